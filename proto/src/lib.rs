@@ -1,0 +1,15 @@
+//! What every part of quire and its clients agree on.
+//!
+//! - [`v1`]: the public gRPC services, generated from `proto/quire/v1/quire.proto`.
+//! - [`id`]: identifiers, one type each.
+
+pub mod id;
+
+/// The public API, version 1.
+#[allow(missing_docs, missing_debug_implementations, unreachable_pub, unused_qualifications, clippy::all)]
+pub mod v1 {
+    tonic::include_proto!("quire.v1");
+
+    /// Encoded `FileDescriptorSet` of this package, for gRPC reflection.
+    pub const FILE_DESCRIPTOR_SET: &[u8] = tonic::include_file_descriptor_set!("quire.v1.descriptors");
+}

@@ -4,7 +4,17 @@
 //! - [`record`]: the record, one format on the wire and on disk.
 //! - [`message`]: requests to a bookie and its answers.
 //! - [`link`]: the trait by which a broker reaches a bookie.
+//! - [`ensemble`]: the replicas of a ledger and the arithmetic of quorums.
+//! - [`writer`]: one ledger's writer (W1, W2).
+//! - [`chain`]: one partition's writer, from ledger to ledger (W3 to W5).
+//! - [`clock`]: time as the machines see it.
+//! - [`fault`]: rules broken on purpose, for the tests of the tests.
 
+pub mod chain;
+pub mod clock;
+pub mod ensemble;
+pub mod fault;
 pub mod link;
 pub mod message;
 pub mod record;
+pub mod writer;

@@ -547,11 +547,12 @@ impl LedgerWriter {
         if self.frozen {
             return;
         }
-        let lacking = self.held.iter().skip(self.index(from));
-        actions.extend(lacking.map(|held| Action::Send {
-            bookie: replica.bookie,
-            append: Append { attempt: replica.attempt, record: held.record.clone() },
-        }));
+        let (bookie, attempt) = (replica.bookie, replica.attempt);
+        let lacking = self.held.range(self.index(from)..);
+        actions.extend(
+            lacking
+                .map(|held| Action::Send { bookie, append: Append { attempt, record: held.record.clone() } }),
+        );
     }
 
     fn give_up(&mut self, place: usize, cause: Cause, actions: &mut Vec<Action>) {

@@ -2,8 +2,16 @@
 //!
 //! - [`v1`]: the public gRPC services, generated from `proto/quire/v1/quire.proto`.
 //! - [`id`]: identifiers, one type each.
+//! - [`error`]: why a request failed, as a status, as a message and as a type.
+//! - [`batch`]: the record batch: header view, checks, records, builder.
+//! - [`codec`]: how a batch's records are compressed.
+//! - [`murmur2`]: which partition a key belongs to.
 
+pub mod batch;
+pub mod codec;
+pub mod error;
 pub mod id;
+pub mod murmur2;
 
 /// The public API, version 1.
 #[allow(missing_docs, missing_debug_implementations, unreachable_pub, unused_qualifications, clippy::all)]

@@ -7,6 +7,7 @@
 //! - [`ensemble`]: the replicas of a ledger and the arithmetic of quorums.
 //! - [`writer`]: one ledger's writer (W1, W2).
 //! - [`chain`]: one partition's writer, from ledger to ledger (W3 to W5).
+//! - [`replica`]: all ledgers of one bookie (B2 to B8).
 //! - [`clock`]: time as the machines see it.
 //! - [`fault`]: rules broken on purpose, for the tests of the tests.
 
@@ -17,4 +18,5 @@ pub mod fault;
 pub mod link;
 pub mod message;
 pub mod record;
+pub mod replica;
 pub mod writer;

@@ -1,0 +1,57 @@
+//! What can be set.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How a bookie runs. All sizes are bytes.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its data directory, made when missing. One bookie a directory.
+    pub data_dir: PathBuf,
+    /// Where it stands, for placement; may be empty.
+    pub rack: String,
+    /// `host:port` where brokers reach it; empty for an in-process bookie.
+    pub address: String,
+    /// Size of a log file: 1 MiB to 4 GiB.
+    pub file_bytes: u64,
+    /// Read cache of log blocks.
+    pub cache_bytes: u64,
+    /// What was written last and is served from memory.
+    pub tail_bytes: u64,
+    /// Appends that wait for the log thread; beyond it a connection breaks.
+    pub inbox_bytes: u64,
+    /// Reads that may be under way on the disk at once.
+    pub reads_max: usize,
+    /// Part of the disk in use at which the bookie becomes read-only.
+    pub high_water: f64,
+    /// Part of the disk in use below which it becomes writable again.
+    pub low_water: f64,
+    /// Space kept for fences, deletions, recovery and reclaiming.
+    pub reserve_bytes: u64,
+    /// How often the durable position is published in the registry.
+    pub publish_every: Duration,
+    /// How fast the scrub reads, bytes a second; 0 turns it off.
+    pub scrub_bytes_per_second: u64,
+}
+
+impl Options {
+    /// The defaults, for this data directory.
+    #[must_use]
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            rack: String::new(),
+            address: String::new(),
+            file_bytes: 256 << 20,
+            cache_bytes: 128 << 20,
+            tail_bytes: 16 << 20,
+            inbox_bytes: 256 << 20,
+            reads_max: 16,
+            high_water: 0.95,
+            low_water: 0.90,
+            reserve_bytes: 512 << 20,
+            publish_every: Duration::from_secs(2),
+            scrub_bytes_per_second: 4 << 20,
+        }
+    }
+}

@@ -8,6 +8,7 @@
 //! - [`writer`]: one ledger's writer (W1, W2).
 //! - [`chain`]: one partition's writer, from ledger to ledger (W3 to W5).
 //! - [`replica`]: all ledgers of one bookie (B2 to B8).
+//! - [`recovery`]: a new leader's recovery of the last ledger (T2 to T6).
 //! - [`clock`]: time as the machines see it.
 //! - [`fault`]: rules broken on purpose, for the tests of the tests.
 
@@ -19,4 +20,5 @@ pub mod link;
 pub mod message;
 pub mod record;
 pub mod replica;
+pub mod recovery;
 pub mod writer;

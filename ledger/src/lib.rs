@@ -19,6 +19,6 @@ pub mod fault;
 pub mod link;
 pub mod message;
 pub mod record;
-pub mod replica;
 pub mod recovery;
+pub mod replica;
 pub mod writer;

@@ -11,9 +11,10 @@ use crate::record::{Header, Record};
 /// One entry for one replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Append {
-    /// The attempt of the replica stream that this append belongs to. A stream
-    /// that is rewound goes on under the next attempt; older ones are dropped
-    /// silently by both sides (B3).
+    /// The attempt of the replica stream that this append belongs to, from 0. A
+    /// stream is one connection, ledger and sender's epoch. One that is rewound
+    /// goes on under the next attempt; older ones are dropped silently by both
+    /// sides (B3).
     pub attempt: u32,
     /// The entry, of kind `Append`.
     pub record: Record,

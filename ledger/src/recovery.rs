@@ -436,6 +436,7 @@ impl Recovery {
     fn copy(&mut self, end: EntryId, actions: &mut Vec<Action>) -> bool {
         let Options { retry_ms, retry_max_ms, read_bytes, read_entries, .. } = self.options;
         for place in 0..self.replicas.len() {
+            self.replicas[place].rewind_overdue(self.now);
             let Some(from) = self.replicas[place].copy_from(end, self.now) else { continue };
             let Some(source) = self.source(place, from) else {
                 for Silence { bookie, why } in self.replicas[place].take_tried() {
@@ -585,15 +586,15 @@ impl Recovery {
             Ok(Response::Unknown(why)) | Err(why) => (Vec::new(), why),
             Ok(other) => (Vec::new(), format!("it answered {other:?}")),
         };
-        let committed = self.committed;
-        let epoch = self.epoch;
+        let (epoch, committed) = (self.epoch, self.committed);
+        let retry_at = self.now + self.options.retry_max_ms;
         let replica = &mut self.replicas[place];
         if entries.is_empty() {
             return replica
                 .source_failed(source, format!("entry {} cannot be read from it: {why}", read.from));
         }
         let through = EntryId(read.from.0 + entries.len() as u64);
-        replica.copy = Copy::Sent { through };
+        replica.copy = Copy::Sent { through, retry_at };
         let (bookie, attempt) = (replica.bookie, replica.attempt);
         actions.extend(entries.into_iter().map(|mut record| {
             record.header.kind = Kind::Append;

@@ -73,6 +73,8 @@ pub enum Event {
         connection: ConnectionId,
         /// The ledger that its header names.
         ledger: LedgerId,
+        /// The sender's epoch.
+        epoch: Epoch,
         /// The stream's attempt.
         attempt: u32,
     },

@@ -246,7 +246,7 @@ impl LedgerWriter {
             .map(|&bookie| Replica {
                 bookie,
                 health: Health::Up,
-                attempt: 1,
+                attempt: 0,
                 durable: EntryId(0),
                 rewinds: 0,
             })

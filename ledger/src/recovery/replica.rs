@@ -32,8 +32,9 @@ pub(super) enum Copy {
     Idle,
     /// Entries from here on are read.
     Reading { source: BookieId, from: EntryId },
-    /// Entries below this were sent, and it has not yet made them durable.
-    Sent { through: EntryId },
+    /// Entries below this were sent, and it has not yet made them durable. At
+    /// `retry_at` they are sent again.
+    Sent { through: EntryId, retry_at: Millis },
     /// The replica does not take it now.
     Refused { retry_at: Millis },
 }
@@ -54,7 +55,7 @@ pub(super) struct Replica {
 
 impl Replica {
     pub(super) fn new(bookie: BookieId) -> Self {
-        Self { bookie, fencing: Fencing::Due, copy: Copy::Idle, attempt: 1, tries: 0, tried: SmallVec::new() }
+        Self { bookie, fencing: Fencing::Due, copy: Copy::Idle, attempt: 0, tries: 0, tried: SmallVec::new() }
     }
 
     pub(super) const fn answer(&self) -> Option<&Answer> {
@@ -81,7 +82,9 @@ impl Replica {
     pub(super) const fn retry_at(&self) -> Option<Millis> {
         match (&self.fencing, self.copy) {
             (Fencing::Silent { retry_at, .. }, _) => Some(*retry_at),
-            (Fencing::Answered(_), Copy::Refused { retry_at }) => Some(retry_at),
+            (Fencing::Answered(_), Copy::Refused { retry_at } | Copy::Sent { retry_at, .. }) => {
+                Some(retry_at)
+            }
             _ => None,
         }
     }
@@ -134,6 +137,13 @@ impl Replica {
         under_way && self.answer().is_some_and(|answer| answer.length < end)
     }
 
+    /// What was sent and is overdue goes again under the next attempt.
+    pub(super) fn rewind_overdue(&mut self, now: Millis) {
+        if matches!(self.copy, Copy::Sent { retry_at, .. } if retry_at <= now) {
+            self.refused(now);
+        }
+    }
+
     /// Where the next piece of the copy to it begins, when one is due.
     pub(super) fn copy_from(&self, end: EntryId, now: Millis) -> Option<EntryId> {
         let due = match self.copy {
@@ -165,7 +175,7 @@ impl Replica {
         }
         answer.length = durable;
         self.tried.clear();
-        if matches!(self.copy, Copy::Sent { through } if through <= durable) {
+        if matches!(self.copy, Copy::Sent { through, .. } if through <= durable) {
             self.copy = Copy::Idle;
         }
     }

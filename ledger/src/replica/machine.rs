@@ -6,7 +6,7 @@ use bytes::Bytes;
 use quire_proto::id::{EntryId, Epoch, LedgerId, Nonce};
 
 use super::facts::UNKNOWN_WHEN_FENCED;
-use super::stream::Streams;
+use super::stream::{Attempt, Streams};
 use super::{
     Action, Admission, CheckId, ConnectionId, Event, Facts, Ledger, LedgerFacts, RangeSet, RequestId, Ticket,
 };
@@ -43,7 +43,7 @@ struct Check {
     connection: ConnectionId,
     ledger: LedgerId,
     entry: EntryId,
-    attempt: u32,
+    attempt: Attempt,
     payload_crc: u32,
 }
 
@@ -72,7 +72,8 @@ impl Replicas {
     pub fn step(&mut self, event: Event, actions: &mut Vec<Action>) {
         match event {
             Event::Append { connection, append } => self.append(connection, append, actions),
-            Event::Corrupt { connection, ledger, attempt } => {
+            Event::Corrupt { connection, ledger, epoch, attempt } => {
+                let attempt = (epoch, attempt);
                 if self.streams.admits(connection, ledger, attempt) {
                     self.refuse(connection, ledger, attempt, Refusal::Corrupt, actions);
                 }
@@ -133,7 +134,8 @@ impl Replicas {
 
     fn append(&mut self, connection: ConnectionId, append: Append, actions: &mut Vec<Action>) {
         let Append { attempt, record } = append;
-        let Header { ledger, entry, payload_crc, .. } = record.header;
+        let Header { ledger, epoch, entry, payload_crc, .. } = record.header;
+        let attempt = (epoch, attempt);
         if !self.streams.admits(connection, ledger, attempt) {
             return;
         }
@@ -155,7 +157,7 @@ impl Replicas {
             }
             Verdict::Gap(accepted) => {
                 self.streams.break_off(connection, ledger, attempt);
-                let gap = AppendEvent::Gap { ledger, attempt, accepted };
+                let gap = AppendEvent::Gap { ledger, attempt: attempt.1, accepted };
                 actions.push(Action::Deliver(connection, gap));
             }
             Verdict::Refused(reason) => self.refuse(connection, ledger, attempt, reason, actions),
@@ -224,12 +226,13 @@ impl Replicas {
         &mut self,
         connection: ConnectionId,
         ledger: LedgerId,
-        attempt: u32,
+        attempt: Attempt,
         reason: Refusal,
         actions: &mut Vec<Action>,
     ) {
         self.streams.break_off(connection, ledger, attempt);
-        actions.push(Action::Deliver(connection, AppendEvent::Refused { ledger, attempt, reason }));
+        actions
+            .push(Action::Deliver(connection, AppendEvent::Refused { ledger, attempt: attempt.1, reason }));
     }
 
     /// B2.

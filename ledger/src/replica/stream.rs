@@ -3,14 +3,18 @@
 
 use std::collections::BTreeMap;
 
-use quire_proto::id::LedgerId;
+use quire_proto::id::{Epoch, LedgerId};
 
 use super::ConnectionId;
+
+/// A sender's epoch and its attempt: a broker that leads again and recovers its
+/// own ledger over the same connection counts from 0 anew.
+pub(super) type Attempt = (Epoch, u32);
 
 /// A stream's present attempt.
 #[derive(Clone, Copy, Debug)]
 struct Stream {
-    attempt: u32,
+    attempt: Attempt,
     broken: bool,
 }
 
@@ -22,9 +26,9 @@ pub(super) struct Streams {
 
 impl Streams {
     /// Whether an append of this attempt is to be looked at, or dropped.
-    pub(super) fn admits(&mut self, connection: ConnectionId, ledger: LedgerId, attempt: u32) -> bool {
+    pub(super) fn admits(&mut self, connection: ConnectionId, ledger: LedgerId, attempt: Attempt) -> bool {
         let Some(stream) = self.streams.get_mut(&(connection, ledger)) else {
-            if attempt > 0 {
+            if attempt.1 > 0 {
                 self.streams.insert((connection, ledger), Stream { attempt, broken: false });
             }
             return true;
@@ -36,7 +40,7 @@ impl Streams {
     }
 
     /// Drops what follows of this attempt.
-    pub(super) fn break_off(&mut self, connection: ConnectionId, ledger: LedgerId, attempt: u32) {
+    pub(super) fn break_off(&mut self, connection: ConnectionId, ledger: LedgerId, attempt: Attempt) {
         self.streams.insert((connection, ledger), Stream { attempt, broken: true });
     }
 

@@ -267,7 +267,7 @@ fn b3_one_gap_is_told_and_what_follows_of_the_attempt_is_dropped() {
 #[test]
 fn b3_a_corrupt_append_ends_its_attempt() {
     let mut bookie = Bookie::with_ledger();
-    bookie.step(Event::Corrupt { connection: ONE, ledger: LEDGER, attempt: 0 });
+    bookie.step(Event::Corrupt { connection: ONE, ledger: LEDGER, epoch: Epoch(1), attempt: 0 });
     bookie.append(ONE, 0, 1, b"a");
     assert_eq!(bookie.told(), ["1 hears refused: Corrupt"]);
 }

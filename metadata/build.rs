@@ -6,6 +6,7 @@ use std::error::Error;
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto");
     let descriptors = protox::compile(["quire/metadata/v1/metadata.proto"], ["proto"])?;
-    prost_build::Config::new().bytes(["."]).compile_fds(descriptors)?;
+    // Sorted maps: the same value always has the same bytes.
+    prost_build::Config::new().bytes(["."]).btree_map(["."]).compile_fds(descriptors)?;
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The store trait: a small part of etcd, with etcd's semantics. One suite of
 //! tests runs against every backend.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -21,6 +22,13 @@ pub const TXN_OPERATIONS_MAX: usize = 100;
 
 /// A key or value may have at most this many bytes: 1 MiB.
 pub const VALUE_BYTES_MAX: usize = 1 << 20;
+
+/// All keys and values of a transaction together may have at most this many
+/// bytes: 1.25 MiB, which leaves room for the rest of a request of etcd's.
+pub const TXN_BYTES_MAX: usize = 5 << 18;
+
+/// A page has at most this many keys, however many were asked for.
+pub const PAGE_KEYS_MAX: usize = 1_000;
 
 /// A key with its value and its history.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,6 +77,114 @@ pub enum Write {
 pub struct Txn {
     pub guards: Vec<Guard>,
     pub writes: Vec<Write>,
+}
+
+impl Txn {
+    /// Adds a guard.
+    #[must_use]
+    pub fn require(mut self, guard: Guard) -> Self {
+        self.guards.push(guard);
+        self
+    }
+
+    /// Adds the write of a key that no lease holds.
+    #[must_use]
+    pub fn put(mut self, key: String, value: Bytes) -> Self {
+        self.writes.push(Write::Put { key, value, lease: None });
+        self
+    }
+
+    /// Adds the write of a key that ends with the lease.
+    #[must_use]
+    pub fn put_leased(mut self, key: String, value: Bytes, lease: LeaseId) -> Self {
+        self.writes.push(Write::Put { key, value, lease: Some(lease) });
+        self
+    }
+
+    /// Adds the removal of a key.
+    #[must_use]
+    pub fn delete(mut self, key: String) -> Self {
+        self.writes.push(Write::Delete { key });
+        self
+    }
+
+    /// Adds the guards and writes of another transaction.
+    #[must_use]
+    pub fn and(mut self, other: Self) -> Self {
+        self.guards.extend(other.guards);
+        self.writes.extend(other.writes);
+        self
+    }
+
+    /// Guards plus writes: at most [`TXN_OPERATIONS_MAX`].
+    #[must_use]
+    pub const fn operations(&self) -> usize {
+        self.guards.len() + self.writes.len()
+    }
+
+    /// Checks the limits and that no key is written twice. Every backend asks
+    /// this before anything else, so that all of them refuse the same.
+    ///
+    /// # Errors
+    /// [`StoreError::Invalid`].
+    pub fn check(&self) -> Result<(), StoreError> {
+        let invalid = |why: String| Err(StoreError::Invalid(why));
+        if self.operations() > TXN_OPERATIONS_MAX {
+            return invalid(format!("{} operations, at most {TXN_OPERATIONS_MAX}", self.operations()));
+        }
+        let mut bytes = 0;
+        for (key, value_len) in self.sizes() {
+            if key.is_empty() {
+                return invalid("an empty key".to_owned());
+            }
+            if key.len().max(value_len) > VALUE_BYTES_MAX {
+                return invalid(format!("key or value above {VALUE_BYTES_MAX} bytes: {key:.80}"));
+            }
+            bytes += key.len() + value_len;
+        }
+        if bytes > TXN_BYTES_MAX {
+            return invalid(format!("{bytes} bytes, at most {TXN_BYTES_MAX}"));
+        }
+        match self.written_twice() {
+            Some(key) => invalid(format!("{key:.80} is written twice")),
+            None => Ok(()),
+        }
+    }
+
+    fn sizes(&self) -> impl Iterator<Item = (&str, usize)> {
+        let guards = self.guards.iter().map(|guard| match guard {
+            Guard::Equals(key, value) => (&**key, value.len()),
+            Guard::Absent(key) | Guard::Present(key) | Guard::Unchanged(key, _) => (&**key, 0),
+        });
+        let writes = self.writes.iter().map(|write| match write {
+            Write::Put { key, value, .. } => (&**key, value.len()),
+            Write::Delete { key } => (&**key, 0),
+            Write::DeletePrefix { prefix } => (&**prefix, 0),
+        });
+        guards.chain(writes)
+    }
+
+    fn written_twice(&self) -> Option<&str> {
+        let mut keys = BTreeSet::new();
+        for write in &self.writes {
+            if let Write::Put { key, .. } | Write::Delete { key } = write
+                && !keys.insert(&**key)
+            {
+                return Some(key);
+            }
+        }
+        let mut prefixes: Vec<&str> = Vec::new();
+        for write in &self.writes {
+            if let Write::DeletePrefix { prefix } = write {
+                let within = |other: &&str| other.starts_with(&**prefix) || prefix.starts_with(*other);
+                if prefixes.iter().any(within) || keys.range(&**prefix..).next().is_some_and(within) {
+                    return Some(prefix);
+                }
+                prefixes.push(prefix);
+            }
+        }
+        None
+    }
 }
 
 /// How a transaction ended.
@@ -144,7 +260,9 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
     async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError>;
 
     /// Keys that start with `prefix` and are at or after `from` (empty: all),
-    /// at most `limit`. With a revision given, as of then.
+    /// at most `limit` (1 or more) and [`PAGE_KEYS_MAX`]. With a revision
+    /// given, as of then: [`StoreError::Compacted`] when that is no longer
+    /// kept, [`StoreError::Invalid`] when it has not come yet.
     async fn range(
         &self,
         prefix: &str,
@@ -153,19 +271,23 @@ pub trait Store: Send + Sync + fmt::Debug + 'static {
         revision: Option<Revision>,
     ) -> Result<Page, StoreError>;
 
-    /// Runs a transaction.
+    /// Runs a transaction. One that holds and writes nothing, or deletes only
+    /// what is not there, is `Applied` at the present revision.
     async fn transact(&self, txn: Txn) -> Result<TxnOutcome, StoreError>;
 
     /// Changes of keys that start with `prefix`, from this revision on,
-    /// included. Each item is all changes of one revision. The stream ends
-    /// after an error: list and watch anew.
+    /// included (1 or more; it may be yet to come). Each item is all changes of
+    /// one revision. The stream ends after an error: list and watch anew. That
+    /// the events are no longer kept is told at once or as the first item; a
+    /// reader that falls too far behind is told so too.
     async fn watch(
         &self,
         prefix: &str,
         from: Revision,
     ) -> Result<BoxStream<'static, Result<Vec<Event>, StoreError>>, StoreError>;
 
-    /// A lease that lives for `ttl` after each keep-alive.
+    /// A lease that lives for `ttl` after each keep-alive. Backends count in
+    /// whole seconds, rounded up.
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError>;
 
     /// Starts the lease's time anew.

@@ -80,6 +80,10 @@ number! {
     Offset
 }
 uuid! {
+    /// A cluster's identity, made by its first starter.
+    ClusterId
+}
+uuid! {
     /// A bookie's identity: made when its data directory is formatted.
     BookieId
 }

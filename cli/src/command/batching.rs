@@ -1,0 +1,46 @@
+//! How records are gathered into batches, from the command line.
+
+use std::time::Duration;
+
+use quire_client::{Acks, Compression, ProducerOptions};
+
+use crate::cli::{self, Batching};
+use crate::output;
+
+/// The producer's options; completions are reported.
+pub(crate) fn options(batching: &Batching) -> ProducerOptions {
+    let delivery_timeout = Duration::from_millis(batching.delivery_timeout_ms.into());
+    ProducerOptions {
+        acks: match batching.acks {
+            cli::Acks::All => Acks::All,
+            cli::Acks::Leader => Acks::Leader,
+            cli::Acks::None => Acks::None,
+        },
+        compression: match batching.compression {
+            cli::Compression::None => Compression::None,
+            cli::Compression::Gzip => Compression::Gzip,
+            cli::Compression::Snappy => Compression::Snappy,
+            cli::Compression::Lz4 => Compression::Lz4,
+            cli::Compression::Zstd => Compression::Zstd,
+        },
+        linger: Duration::from_millis(batching.linger_ms.into()),
+        batch_bytes: batching.batch_bytes.len(),
+        memory_bytes: batching.buffer_bytes.len(),
+        max_block: delivery_timeout,
+        delivery_timeout,
+        completions: true,
+        ..ProducerOptions::default()
+    }
+}
+
+/// Says what weaker acknowledgements mean.
+pub(crate) fn warn(options: &ProducerOptions) {
+    let acks = match options.acks {
+        Acks::All => return,
+        Acks::Leader => {
+            "leader: a record is acknowledged once it is durable on one bookie, and may still be lost"
+        }
+        Acks::None => "none: records are not acknowledged, and may be lost",
+    };
+    output::note(format_args!("acks={acks}; idempotence is off: a retry may repeat a record"));
+}

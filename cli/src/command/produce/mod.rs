@@ -1,0 +1,164 @@
+//! `quire produce`
+//!
+//! - [`lines`]: a stream is cut into lines.
+//! - [`feed`]: a thread reads stdin ahead.
+//! - [`acked`]: which lines were acknowledged, and where they are.
+
+mod acked;
+mod feed;
+mod lines;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use indicatif::ProgressBar;
+use quire_client::{Acks, Producer, Record};
+use serde::Serialize;
+use tokio_util::sync::CancellationToken;
+
+use self::acked::Acked;
+use self::feed::Feed;
+use super::pace::Pace;
+use super::{batching, connect};
+use crate::cli::{Common, Produce};
+use crate::failure::{Exit, Failure};
+use crate::{interrupt, output};
+
+/// # Errors
+/// When not every line was acknowledged.
+pub(crate) async fn run(arguments: &Produce, common: &Common) -> Result<(), Failure> {
+    let options = batching::options(&arguments.batching);
+    if arguments.acked.is_some() && options.acks == Acks::None {
+        return Err(Failure::usage("--acked needs acknowledgements: --acks none gives none"));
+    }
+    batching::warn(&options);
+    let acked = Acked::open(arguments.acked.as_deref())?;
+    let interrupted = interrupt::token()?;
+    let producer = Arc::new(connect::client(common).await?.producer(options).map_err(connect::failure)?);
+    check_target(&producer, arguments).await?;
+
+    let start = Instant::now();
+    // Cancelled when a line has failed: those after it are not sent any more.
+    let stop = CancellationToken::new();
+    let progress = output::progress(!std::io::IsTerminal::is_terminal(&std::io::stdin()), None);
+    let reports = tokio::spawn(acked.collect(Arc::clone(&producer), stop.clone(), progress.clone()));
+    let sender = Sender { producer: &producer, arguments, progress: &progress, sent: 0, bytes: 0 };
+    let (sent, bytes, ended) = sender.send_all(&interrupted, &stop).await;
+    producer.close().await;
+    progress.finish_and_clear();
+    let acked = reports.await.map_err(anyhow::Error::new)??;
+
+    let summary = Summary::new(sent, acked.lines, bytes, start.elapsed());
+    output::note(summary.as_note());
+    output::emit(common.output, &summary, |_| String::new())?;
+    if let Some(failure) = acked.failure {
+        return Err(failure);
+    }
+    ended
+}
+
+/// Tells of a topic or partition that is not there before stdin is read.
+async fn check_target(producer: &Producer, arguments: &Produce) -> Result<(), Failure> {
+    let partitions = producer.partitions(&arguments.name).await.map_err(connect::failure)?;
+    match arguments.partition {
+        Some(partition) if partition >= partitions => Err(Failure::message(
+            Exit::Refused,
+            format_args!("topic {} has no partition {partition}: it has {partitions}", arguments.name),
+        )
+        .remedy(format!("choose a --partition from 0 to {}", partitions.saturating_sub(1)))),
+        _ => Ok(()),
+    }
+}
+
+struct Sender<'a> {
+    producer: &'a Producer,
+    arguments: &'a Produce,
+    progress: &'a ProgressBar,
+    sent: u64,
+    bytes: u64,
+}
+
+impl Sender<'_> {
+    /// Number and bytes of the lines that were taken, and why it was not all.
+    async fn send_all(
+        mut self,
+        interrupted: &CancellationToken,
+        stop: &CancellationToken,
+    ) -> (u64, u64, Result<(), Failure>) {
+        let ended = tokio::select! {
+            ended = self.send_stdin() => ended,
+            // The failed line is reported by whoever cancelled.
+            () = stop.cancelled() => Ok(()),
+            () = interrupted.cancelled() => Err(Failure::message(Exit::Interrupted, "interrupted")),
+        };
+        (self.sent, self.bytes, ended)
+    }
+
+    async fn send_stdin(&mut self) -> Result<(), Failure> {
+        let mut feed = Feed::stdin();
+        let pace = self.arguments.rate.map(|rate| Pace::new(Instant::now(), rate));
+        while let Some(chunk) = feed.next().await? {
+            for line in lines::lines(&chunk) {
+                if let Some(pace) = &pace {
+                    tokio::time::sleep_until(pace.due(self.sent).into()).await;
+                }
+                self.send(line).await?;
+            }
+            self.progress.set_position(self.sent);
+            feed.recycle(chunk);
+        }
+        feed.ended(self.sent)
+    }
+
+    async fn send(&mut self, line: &[u8]) -> Result<(), Failure> {
+        let number = self.sent + 1;
+        let mut record = Record::new(&self.arguments.name).value(line);
+        if let Some(field) = self.arguments.key_field {
+            let key = lines::field(line, self.arguments.delimiter.0, field);
+            record = record.key(key.ok_or_else(|| self.no_key(number, field))?);
+        }
+        if let Some(partition) = self.arguments.partition {
+            record = record.partition(partition);
+        }
+        self.producer
+            .send_with(record, number)
+            .await
+            .map_err(|error| acked::not_acknowledged(number, error))?;
+        self.sent = number;
+        self.bytes += line.len() as u64;
+        Ok(())
+    }
+
+    fn no_key(&self, number: u64, field: u32) -> Failure {
+        let delimiter = self.arguments.delimiter;
+        let cause =
+            format_args!("line {number} has no field {field} by delimiter '{delimiter}' to be its key");
+        Failure::message(Exit::NotAcknowledged, cause).remedy(format!(
+            "the {} line(s) before it were sent; correct it, or give another --key-field or --delimiter",
+            number - 1
+        ))
+    }
+}
+
+/// What was done.
+#[derive(Debug, Serialize)]
+struct Summary {
+    lines: u64,
+    acknowledged: u64,
+    bytes: u64,
+    seconds: f64,
+}
+
+impl Summary {
+    fn new(lines: u64, acknowledged: u64, bytes: u64, elapsed: Duration) -> Self {
+        Summary { lines, acknowledged, bytes, seconds: elapsed.as_secs_f64() }
+    }
+
+    fn as_note(&self) -> String {
+        let Summary { lines, acknowledged, bytes, seconds } = self;
+        format!(
+            "{acknowledged} of {lines} line(s) acknowledged, {} in {seconds:.3} s",
+            output::human_bytes(*bytes)
+        )
+    }
+}

@@ -1,0 +1,22 @@
+//! The program as users run it: real processes, real files, real sockets.
+//!
+//! - [`quickstart`]: the first lines of the README.
+//! - [`footprint`]: start-up time and idle memory.
+//! - [`flights`]: a third of a million records, to seven readers at once.
+//! - [`crashes`]: the server killed while a producer goes on.
+//! - [`bad_input`]: what is wrong is refused, with cause and remedy.
+//! - [`full_disk`]: a disk without space.
+//! - [`grpc`]: any language's client, here `grpcurl`.
+//! - [`commands`]: what the client commands promise to scripts.
+//! - [`bench`]: the measurements run and report.
+
+mod bad_input;
+mod bench;
+mod commands;
+mod crashes;
+mod flights;
+mod footprint;
+mod full_disk;
+mod grpc;
+mod harness;
+mod quickstart;

@@ -26,8 +26,7 @@ fn acknowledged_lines_survive_ten_kills_in_order_and_once() {
     let directory = tempfile::tempdir().unwrap();
     let acked = directory.path().join("acked");
     // Enough for the producer to be at work through all crashes.
-    let sent: Vec<String> =
-        (1..=RATE * 30).map(|number| format!("key{},{number}", number % KEYS)).collect();
+    let sent: Vec<String> = (1..=RATE * 30).map(|number| format!("key{},{number}", number % KEYS)).collect();
     let produce = [
         "produce",
         "survivors",
@@ -69,7 +68,9 @@ fn check(server: &Server, sent: &[String], acked: &str) {
     let mut places = HashMap::new();
     let mut last_of_key: HashMap<&str, usize> = HashMap::new();
     for line in read.text().lines() {
-        let [partition, offset, value] = line.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
+        let [partition, offset, value] = line.splitn(3, ' ').collect::<Vec<_>>()[..] else {
+            panic!("{line}")
+        };
         let (key, number) = value.split_once(',').unwrap();
         let number: usize = number.parse().unwrap();
         assert_eq!(sent[number - 1], value);

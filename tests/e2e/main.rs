@@ -10,6 +10,9 @@
 //! - [`commands`]: what the client commands promise to scripts.
 //! - [`bench`]: the measurements run and report.
 
+// All of it is test code: a panic is how it reports.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stdout, clippy::print_stderr)]
+
 mod bad_input;
 mod bench;
 mod commands;

@@ -41,10 +41,7 @@ fn what_was_acknowledged_is_there_after_a_restart() {
     let mut server = Server::start();
     server.create_topic("kept", 3);
     let lines: String = (0..1000).map(|number| format!("key{},{number}\n", number % 7)).collect();
-    server
-        .client(&["produce", "kept", "--key-field", "1"], lines.clone())
-        .finish()
-        .success();
+    server.client(&["produce", "kept", "--key-field", "1"], lines.clone()).finish().success();
     let before = sorted(&server.read_all("kept"));
     assert!(server.terminate().success(), "{}", server.log());
     server.restart();
@@ -53,8 +50,8 @@ fn what_was_acknowledged_is_there_after_a_restart() {
     assert_eq!(before, sorted(lines.as_bytes()));
 }
 
-fn sorted(text: &[u8]) -> Vec<&str> {
-    let mut lines: Vec<_> = std::str::from_utf8(text).unwrap().lines().collect();
+fn sorted(text: &[u8]) -> Vec<String> {
+    let mut lines: Vec<_> = std::str::from_utf8(text).unwrap().lines().map(str::to_owned).collect();
     lines.sort_unstable();
     lines
 }

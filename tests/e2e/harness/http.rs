@@ -22,5 +22,10 @@ pub(crate) fn metric(address: &str, name: &str) -> f64 {
     let (status, body) = get(address, "/metrics").unwrap();
     assert_eq!(status, 200, "{body}");
     let line = body.lines().find(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(' ')));
-    line.unwrap_or_else(|| panic!("{name} is missing in: {body}")).rsplit(' ').next().unwrap().parse().unwrap()
+    line.unwrap_or_else(|| panic!("{name} is missing in: {body}"))
+        .rsplit(' ')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap()
 }

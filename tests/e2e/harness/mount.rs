@@ -1,6 +1,6 @@
 //! A small file system of its own, in memory.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use tempfile::TempDir;
@@ -29,17 +29,6 @@ impl SmallDisk {
 
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
-    }
-
-    /// A file that takes all space that is left.
-    pub(crate) fn fill(&self) -> PathBuf {
-        let path = self.path().join("filler");
-        let filled = Command::new("dd")
-            .args(["if=/dev/zero", "bs=64k", &format!("of={}", path.display())])
-            .output()
-            .unwrap();
-        assert!(!filled.status.success(), "the disk did not get full");
-        path
     }
 }
 

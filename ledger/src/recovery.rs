@@ -30,7 +30,7 @@ use crate::ensemble::Ensemble;
 use crate::fault::{self, Fault};
 use crate::message::{Append, Read, Refusal, ReplicaState, Request, Response};
 use crate::record::{Kind, Record};
-use replica::{Copy, Fencing, Replica};
+use replica::{Copy, Replica};
 pub use report::{Alarm, Blocked, Silence};
 
 /// How long recovery waits, and for what.
@@ -356,7 +356,7 @@ impl Recovery {
         let request = Request::Fence { ledger: self.view.ledger, epoch: self.epoch };
         for replica in &mut self.replicas {
             if replica.is_fence_due(self.now) {
-                replica.fencing = Fencing::Asked;
+                replica.ask();
                 actions.push(Action::Call { bookie: replica.bookie, request: request.clone() });
             }
         }
@@ -543,7 +543,7 @@ impl Recovery {
     ) {
         let (epoch, options, now) = (self.epoch, self.options, self.now);
         let Some(replica) = self.replica(bookie) else { return };
-        if replica.fencing != Fencing::Asked {
+        if !replica.is_asked() {
             return;
         }
         let why = match result {

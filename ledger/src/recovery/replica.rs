@@ -20,8 +20,14 @@ pub(super) struct Answer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fencing {
     Due,
-    Asked,
-    Silent { why: String, retry_at: Millis },
+    /// Asked, and what had come of it last time.
+    Asked {
+        last: Option<String>,
+    },
+    Silent {
+        why: String,
+        retry_at: Millis,
+    },
     Answered(Answer),
 }
 
@@ -67,14 +73,14 @@ impl Replica {
 
     /// Whether it has neither answered nor failed to.
     pub(super) fn is_first_answer_awaited(&self) -> bool {
-        self.tries == 0 && matches!(self.fencing, Fencing::Due | Fencing::Asked)
+        self.tries == 0 && matches!(self.fencing, Fencing::Due | Fencing::Asked { .. })
     }
 
     pub(super) fn is_fence_due(&self, now: Millis) -> bool {
         match self.fencing {
             Fencing::Due => true,
             Fencing::Silent { retry_at, .. } => retry_at <= now,
-            Fencing::Asked | Fencing::Answered(_) => false,
+            Fencing::Asked { .. } | Fencing::Answered(_) => false,
         }
     }
 
@@ -87,6 +93,18 @@ impl Replica {
             }
             _ => None,
         }
+    }
+
+    /// The fence is on its way.
+    pub(super) fn ask(&mut self) {
+        self.fencing = match std::mem::replace(&mut self.fencing, Fencing::Due) {
+            Fencing::Silent { why, .. } => Fencing::Asked { last: Some(why) },
+            _ => Fencing::Asked { last: None },
+        };
+    }
+
+    pub(super) const fn is_asked(&self) -> bool {
+        matches!(self.fencing, Fencing::Asked { .. })
     }
 
     pub(super) fn answered(&mut self, state: ReplicaState) {
@@ -116,11 +134,14 @@ impl Replica {
     /// Why it does not count as a certain answer, if so.
     pub(super) fn silence(&self) -> Option<Silence> {
         let why = match &self.fencing {
-            Fencing::Due | Fencing::Asked => "it has not answered yet".to_owned(),
-            Fencing::Silent { why, .. } => why.clone(),
+            Fencing::Due | Fencing::Asked { last: None } => "it has not answered yet".to_owned(),
+            Fencing::Silent { why, .. } | Fencing::Asked { last: Some(why) } => why.clone(),
             Fencing::Answered(answer) if answer.certain => return None,
             Fencing::Answered(answer) => {
-                format!("it has {} entries, and may have lost some or never had the ledger", answer.length)
+                format!(
+                    "its length of {} is uncertain: it lost a tail of its log or never knew the ledger",
+                    answer.length
+                )
             }
         };
         Some(Silence { bookie: self.bookie, why })

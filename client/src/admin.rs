@@ -52,8 +52,8 @@ impl Admin {
         let what = format!("creating topic {:?}", topic.name);
         let NewTopic { name, partitions, replicas, ack_quorum, config } = topic;
         let request = v1::CreateTopicRequest { name, partitions, replicas, ack_quorum, config };
-        let call = async |channel| topic_client(channel).create_topic(request.clone()).await;
-        let answer = self.shared.connections.call(&what, Repeat::Unsafe, call).await?;
+        let call = |channel, request| async move { topic_client(channel).create_topic(request).await };
+        let answer = self.shared.connections.call(&what, Repeat::Unsafe, request, call).await?;
         answer.into_inner().topic.ok_or_else(|| incomplete("CreateTopic"))
     }
 
@@ -62,8 +62,12 @@ impl Admin {
     /// # Errors
     /// See [`Admin`].
     pub async fn list_topics(&self) -> Result<Vec<v1::Topic>, Error> {
-        let call = async |channel| topic_client(channel).list_topics(v1::ListTopicsRequest {}).await;
-        let answer = self.shared.connections.call("listing topics", Repeat::Safe, call).await?;
+        let call = |channel, request| async move { topic_client(channel).list_topics(request).await };
+        let answer = self
+            .shared
+            .connections
+            .call("listing topics", Repeat::Safe, v1::ListTopicsRequest {}, call)
+            .await?;
         Ok(answer.into_inner().topics)
     }
 
@@ -77,8 +81,8 @@ impl Admin {
     ) -> Result<(v1::Topic, Vec<v1::PartitionDescription>), Error> {
         let what = format!("describing topic {name:?}");
         let request = v1::DescribeTopicRequest { name: name.to_owned() };
-        let call = async |channel| topic_client(channel).describe_topic(request.clone()).await;
-        let answer = self.shared.connections.call(&what, Repeat::Safe, call).await?.into_inner();
+        let call = |channel, request| async move { topic_client(channel).describe_topic(request).await };
+        let answer = self.shared.connections.call(&what, Repeat::Safe, request, call).await?.into_inner();
         Ok((answer.topic.ok_or_else(|| incomplete("DescribeTopic"))?, answer.partitions))
     }
 
@@ -89,8 +93,8 @@ impl Admin {
     pub async fn delete_topic(&self, name: &str) -> Result<(), Error> {
         let what = format!("deleting topic {name:?}");
         let request = v1::DeleteTopicRequest { name: name.to_owned() };
-        let call = async |channel| topic_client(channel).delete_topic(request.clone()).await;
-        self.shared.connections.call(&what, Repeat::Unsafe, call).await.map(drop)
+        let call = |channel, request| async move { topic_client(channel).delete_topic(request).await };
+        self.shared.connections.call(&what, Repeat::Unsafe, request, call).await.map(drop)
     }
 
     /// The offset at which reading from `at` begins, for each of these
@@ -123,8 +127,8 @@ impl Admin {
     ) -> Result<Vec<v1::Segment>, Error> {
         let what = format!("listing segments of topic {topic:?}");
         let request = v1::ListSegmentsRequest { topic: topic.to_owned(), partition };
-        let call = async |channel| ledger_client(channel).list_segments(request.clone()).await;
-        let answer = self.shared.connections.call(&what, Repeat::Safe, call).await?;
+        let call = |channel, request| async move { ledger_client(channel).list_segments(request).await };
+        let answer = self.shared.connections.call(&what, Repeat::Safe, request, call).await?;
         Ok(answer.into_inner().segments)
     }
 
@@ -138,8 +142,8 @@ impl Admin {
     ) -> Result<(v1::Ledger, Vec<v1::ReplicaDescription>), Error> {
         let what = format!("describing ledger {id}");
         let request = v1::DescribeLedgerRequest { id: id.0 };
-        let call = async |channel| ledger_client(channel).describe_ledger(request).await;
-        let answer = self.shared.connections.call(&what, Repeat::Safe, call).await?.into_inner();
+        let call = |channel, request| async move { ledger_client(channel).describe_ledger(request).await };
+        let answer = self.shared.connections.call(&what, Repeat::Safe, request, call).await?.into_inner();
         Ok((answer.ledger.ok_or_else(|| incomplete("DescribeLedger"))?, answer.replicas))
     }
 
@@ -156,8 +160,8 @@ impl Admin {
     ) -> Result<(v1::Ledger, String), Error> {
         let what = format!("recovering ledger {id}");
         let request = v1::RecoverLedgerRequest { id: id.0, accept_loss };
-        let call = async |channel| ledger_client(channel).recover_ledger(request).await;
-        let answer = self.shared.connections.call(&what, Repeat::Unsafe, call).await?.into_inner();
+        let call = |channel, request| async move { ledger_client(channel).recover_ledger(request).await };
+        let answer = self.shared.connections.call(&what, Repeat::Unsafe, request, call).await?.into_inner();
         Ok((answer.ledger.ok_or_else(|| incomplete("RecoverLedger"))?, answer.loss))
     }
 }
@@ -174,15 +178,15 @@ impl Shared {
         let request = v1::ListOffsetsRequest { partitions };
         // A partition's failure is raised inside the call, so that one that
         // passes is tried again.
-        let call = async |channel| {
-            let answer = log_client(channel).list_offsets(request.clone()).await?.into_inner();
+        let call = |channel, request| async move {
+            let answer = log_client(channel).list_offsets(request).await?.into_inner();
             let offset = |result: v1::ListOffsetsResult| match result.error {
                 None => Ok(result.offset.map(Offset)),
                 Some(error) => Err(tonic::Status::from(Failure::from(error))),
             };
             answer.results.into_iter().map(offset).collect::<Result<Vec<_>, _>>()
         };
-        let offsets = self.connections.call("asking for offsets", Repeat::Safe, call).await?;
+        let offsets = self.connections.call("asking for offsets", Repeat::Safe, request, call).await?;
         if offsets.len() == expected { Ok(offsets) } else { Err(incomplete("ListOffsets")) }
     }
 }

@@ -115,18 +115,28 @@ impl Connections {
 
     /// Makes a call to any broker, and again elsewhere or later while that is
     /// safe and may help.
-    pub(crate) async fn call<T>(
+    pub(crate) async fn call<R, T, F>(
         &self,
         what: &str,
         repeat: Repeat,
-        call: impl AsyncFn(Channel) -> Result<T, Status>,
-    ) -> Result<T, Error> {
+        request: R,
+        call: impl Fn(Channel, R) -> F,
+    ) -> Result<T, Error>
+    where
+        R: Clone,
+        F: Future<Output = Result<T, Status>>,
+    {
         let deadline = Instant::now() + self.call_timeout;
         let mut known_effectless = true;
         for attempt in 1.. {
             let place = self.favourite.load(Ordering::Relaxed);
             let address = self.any_address();
-            let error = match timeout_at(deadline, self.once(address, &call)).await {
+            let error = match timeout_at(
+                deadline,
+                self.once(address, |channel| call(channel, request.clone())),
+            )
+            .await
+            {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => error,
                 Err(_) => return Err(self.timed_out(what, None, false)),
@@ -154,11 +164,10 @@ impl Connections {
         Err(self.timed_out(what, None, known_effectless))
     }
 
-    async fn once<T>(
-        &self,
-        address: &str,
-        call: &impl AsyncFn(Channel) -> Result<T, Status>,
-    ) -> Result<T, Error> {
+    async fn once<T, F>(&self, address: &str, call: impl FnOnce(Channel) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Status>>,
+    {
         let channel = self.channel(address)?;
         let answer = tokio::time::timeout(self.request_timeout, call(channel)).await;
         let status = Status::deadline_exceeded("no answer in time");

@@ -45,6 +45,11 @@ impl Metadata {
 }
 
 impl Shared {
+    /// What is known of a topic, however old.
+    pub(crate) fn known_topic(&self, name: &str) -> Option<Arc<TopicView>> {
+        self.metadata.lock().get(name).cloned()
+    }
+
     /// What is known of a topic, asked for when that is nothing or old.
     pub(crate) async fn topic(&self, name: &str) -> Result<Arc<TopicView>, Error> {
         let known = self.metadata.lock().get(name).cloned();
@@ -71,8 +76,8 @@ impl Shared {
     ) -> Result<Vec<(String, Result<Arc<TopicView>, Error>)>, Error> {
         let what = "asking for metadata";
         let request = MetadataRequest { topics };
-        let ask = async |channel| log_client(channel).metadata(request.clone()).await;
-        let answer = self.connections.call(what, Repeat::Safe, ask).await?.into_inner();
+        let ask = |channel, request| async move { log_client(channel).metadata(request).await };
+        let answer = self.connections.call(what, Repeat::Safe, request, ask).await?.into_inner();
         let MetadataResponse { brokers, topics } = answer;
         let addresses: Vec<Arc<str>> = brokers.into_iter().map(|broker| broker.address.into()).collect();
         let outcomes = topics.into_iter().map(|topic| self.learn(topic, &addresses));

@@ -1,5 +1,13 @@
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+use quire_proto::error::Failure;
+use quire_proto::v1::ErrorReason;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::accumulator::{Limits, Refused, Taken};
+use super::driver::{Core, Driver};
 use super::{Completion, Delivery, ProducerOptions};
 use crate::Error;
 use crate::client::Shared;
@@ -8,12 +16,12 @@ use crate::client::Shared;
 /// once.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    topic: &'a str,
-    partition: Option<u32>,
-    key: Option<&'a [u8]>,
-    value: Option<&'a [u8]>,
-    headers: &'a [(&'a [u8], Option<&'a [u8]>)],
-    timestamp_ms: Option<i64>,
+    pub(super) topic: &'a str,
+    pub(super) partition: Option<u32>,
+    pub(super) key: Option<&'a [u8]>,
+    pub(super) value: Option<&'a [u8]>,
+    pub(super) headers: &'a [(&'a [u8], Option<&'a [u8]>)],
+    pub(super) timestamp_ms: Option<i64>,
 }
 
 impl<'a> Record<'a> {
@@ -65,12 +73,20 @@ impl<'a> Record<'a> {
 pub struct Producer {
     shared: Arc<Shared>,
     options: ProducerOptions,
+    core: Arc<Core>,
+    /// Stops the driver when the producer is dropped.
+    _stop: DropGuard,
 }
 
 impl Producer {
     pub(crate) fn start(shared: Arc<Shared>, options: ProducerOptions) -> Result<Self, Error> {
         options.check()?;
-        Ok(Self { shared, options })
+        let ProducerOptions { batch_bytes, memory_bytes, linger, .. } = options;
+        let core = Arc::new(Core::new(Limits { batch_bytes, memory_bytes, linger }));
+        let stop = CancellationToken::new();
+        let driver = Driver::new(Arc::clone(&shared), Arc::clone(&core), options.clone());
+        tokio::spawn(driver.run(stop.clone()));
+        Ok(Self { shared, options, core, _stop: stop.drop_guard() })
     }
 
     /// Takes a record into its partition's batch; waits while the producer's
@@ -85,8 +101,8 @@ impl Producer {
     ///
     /// Cancel-safe: a call that is dropped while it waits has taken nothing.
     pub async fn send(&self, record: Record<'_>) -> Result<Delivery, Error> {
-        let _ = record;
-        unimplemented!()
+        let Taken { ack, place, .. } = self.take(&record, None).await?;
+        Ok(Delivery::new(ack, place))
     }
 
     /// As [`Producer::send`], reporting through [`Producer::completed`] under
@@ -95,8 +111,10 @@ impl Producer {
     /// # Errors
     /// As [`Producer::send`]; `Invalid` unless `completions` is on.
     pub async fn send_with(&self, record: Record<'_>, tag: u64) -> Result<(), Error> {
-        let _ = (record, tag);
-        unimplemented!()
+        if !self.options.completions {
+            return Err(Error::Invalid("sending with a tag needs the option completions".to_owned()));
+        }
+        self.take(&record, Some(tag)).await.map(drop)
     }
 
     /// The next batch of tagged records of which it is known what became of them;
@@ -106,7 +124,15 @@ impl Producer {
     ///
     /// Cancel-safe: nothing is lost.
     pub async fn completed(&self) -> Option<Completion> {
-        unimplemented!()
+        self.when_settled(|core| {
+            let mut accumulator = core.lock();
+            match accumulator.take_completion() {
+                Some(completion) => Some(Some(completion)),
+                None => (accumulator.is_closed() && accumulator.is_idle()).then_some(None),
+            }
+        })
+        .await
+        .inspect(|_| self.core.settled.notify_waiters())
     }
 
     /// Sends what waits without lingering further, and waits until it is known of
@@ -114,14 +140,19 @@ impl Producer {
     ///
     /// Cancel-safe.
     pub async fn flush(&self) {
-        unimplemented!()
+        let through = self.core.lock().flush();
+        self.core.wake.notify_one();
+        self.when_settled(|core| core.lock().is_flushed(through).then_some(())).await;
     }
 
     /// Takes no more records and flushes. [`Producer::completed`] ends after the
     /// last report. A producer that is dropped instead fails what it has not
     /// sent.
+    ///
+    /// Cancel-safe; the producer is closed all the same.
     pub async fn close(&self) {
-        unimplemented!()
+        self.core.lock().close();
+        self.flush().await;
     }
 
     /// Number of partitions of a topic.
@@ -137,4 +168,118 @@ impl Producer {
     pub const fn options(&self) -> &ProducerOptions {
         &self.options
     }
+
+    /// Bytes of memory that records hold until it is known what became of them.
+    #[must_use]
+    pub fn memory_used(&self) -> usize {
+        self.core.lock().used()
+    }
+
+    async fn take(&self, record: &Record<'_>, tag: Option<u64>) -> Result<Taken, Error> {
+        match self.try_take(record, tag) {
+            Ok(taken) => Ok(taken),
+            Err(Refused::For(error)) => Err(error),
+            Err(refused) => self.take_later(record, tag, refused).await,
+        }
+    }
+
+    fn try_take(&self, record: &Record<'_>, tag: Option<u64>) -> Result<Taken, Refused> {
+        let taken = self.core.lock().append(Instant::now(), now_ms(), record, tag)?;
+        if taken.wake {
+            self.core.wake.notify_one();
+        }
+        Ok(taken)
+    }
+
+    /// The slow path: the topic is not known yet, or memory is full.
+    async fn take_later(
+        &self,
+        record: &Record<'_>,
+        tag: Option<u64>,
+        mut refused: Refused,
+    ) -> Result<Taken, Error> {
+        let deadline = Instant::now() + self.options.max_block;
+        loop {
+            match refused {
+                Refused::For(error) => return Err(error),
+                Refused::UnknownTopic => self.learn(record.topic).await?,
+                Refused::NoMemory => return self.take_when_fed(record, tag, deadline).await,
+            }
+            match self.try_take(record, tag) {
+                Ok(taken) => return Ok(taken),
+                Err(again) => refused = again,
+            }
+        }
+    }
+
+    async fn take_when_fed(
+        &self,
+        record: &Record<'_>,
+        tag: Option<u64>,
+        deadline: Instant,
+    ) -> Result<Taken, Error> {
+        let _starving = Starving::new(&self.core);
+        let attempt = self.when_settled(|_| match self.try_take(record, tag) {
+            Ok(taken) => Some(Ok(taken)),
+            Err(Refused::NoMemory) => None,
+            // The topic went away meanwhile.
+            Err(Refused::UnknownTopic) => Some(Err(unknown_topic(record.topic))),
+            Err(Refused::For(error)) => Some(Err(error)),
+        });
+        timeout_at(deadline, attempt).await.unwrap_or_else(|_| {
+            let what = "waiting for memory (memory_bytes) that undelivered records hold".to_owned();
+            Err(Error::Timeout { what, after: self.options.max_block, last: None, determinate: true })
+        })
+    }
+
+    async fn learn(&self, topic: &str) -> Result<(), Error> {
+        let view = self.shared.topic(topic).await?;
+        if view.partitions() == 0 {
+            return Err(unknown_topic(topic));
+        }
+        self.core.lock().learn(topic, view.partitions(), view.max_message_bytes);
+        Ok(())
+    }
+
+    /// Waits until this returns something; looks whenever something has settled.
+    async fn when_settled<T>(&self, mut look: impl FnMut(&Core) -> Option<T>) -> T {
+        loop {
+            let settled = self.core.settled.notified();
+            let mut settled = std::pin::pin!(settled);
+            // Listening before looking: nothing is missed in between.
+            settled.as_mut().enable();
+            if let Some(found) = look(&self.core) {
+                return found;
+            }
+            settled.await;
+        }
+    }
+}
+
+/// A call that waits for memory: until it ends, nothing lingers.
+struct Starving<'a>(&'a Core);
+
+impl<'a> Starving<'a> {
+    fn new(core: &'a Core) -> Self {
+        core.lock().starve();
+        core.wake.notify_one();
+        Self(core)
+    }
+}
+
+impl Drop for Starving<'_> {
+    fn drop(&mut self) {
+        self.0.lock().fed();
+    }
+}
+
+fn unknown_topic(topic: &str) -> Error {
+    let message = format!("topic {topic:?} does not exist: create it first");
+    Failure::new(ErrorReason::UnknownTopic, message).into()
+}
+
+/// The wall clock, in milliseconds since the epoch.
+fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }

@@ -5,9 +5,13 @@
 //! - [`Record`]: what is sent; [`Delivery`]: what becomes of one;
 //!   [`Completion`]: what became of a batch of them.
 
+mod accumulator;
 mod delivery;
+mod driver;
 mod handle;
+mod link;
 mod options;
+mod sequencer;
 
 pub use delivery::{Completion, Delivery, RecordMetadata};
 pub use handle::{Producer, Record};

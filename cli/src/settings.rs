@@ -11,6 +11,9 @@
 //!
 //! A flag that accepts a loss (`--yes`) is a flag only.
 
+#[cfg(test)]
+mod reference;
+
 use std::any::TypeId;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

@@ -44,4 +44,5 @@ pub use error::Error;
 pub use producer::{Acks, Completion, Delivery, Producer, ProducerOptions, Record, RecordMetadata};
 
 pub use quire_proto::codec::Compression;
-pub use quire_proto::id::Offset;
+pub use quire_proto::id::{LedgerId, Offset};
+pub use quire_proto::v1::ErrorReason;

@@ -19,6 +19,9 @@ pub(crate) struct TopicView {
     asked_at: Instant,
 }
 
+/// What a broker says of one topic that it was asked for.
+pub(crate) type TopicAnswer = (String, Result<Arc<TopicView>, Error>);
+
 impl TopicView {
     /// Number of partitions.
     pub(crate) fn partitions(&self) -> u32 {
@@ -69,11 +72,7 @@ impl Shared {
     }
 
     /// Asks anew for several topics at once; each has its own outcome.
-    #[allow(clippy::type_complexity)]
-    pub(crate) async fn refresh(
-        &self,
-        topics: Vec<String>,
-    ) -> Result<Vec<(String, Result<Arc<TopicView>, Error>)>, Error> {
+    pub(crate) async fn refresh(&self, topics: Vec<String>) -> Result<Vec<TopicAnswer>, Error> {
         let what = "asking for metadata";
         let request = MetadataRequest { topics };
         let ask = |channel, request| async move { log_client(channel).metadata(request).await };

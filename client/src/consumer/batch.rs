@@ -10,12 +10,41 @@ use crate::Error;
 /// for come out.
 #[derive(Debug)]
 pub struct FetchedBatch {
-    topic: Arc<str>,
-    partition: u32,
-    latest: Offset,
-    records: Records,
-    from: Offset,
-    end: Option<Offset>,
+    pub(super) topic: Arc<str>,
+    pub(super) partition: u32,
+    pub(super) latest: Offset,
+    pub(super) records: Records,
+    pub(super) span: Span,
+}
+
+/// Which records of a batch were asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    /// Records below are not.
+    pub(super) from: Offset,
+    /// Nor are records from here on.
+    pub(super) end: Option<Offset>,
+    /// Nor are records before the first with this timestamp or a later one.
+    pub(super) since_ms: Option<i64>,
+}
+
+enum Verdict {
+    Wanted,
+    NotYet,
+    Over,
+}
+
+impl Span {
+    fn judge(&mut self, offset: Offset, timestamp_ms: i64) -> Verdict {
+        if self.end.is_some_and(|end| offset >= end) {
+            return Verdict::Over;
+        }
+        if offset < self.from || self.since_ms.is_some_and(|since_ms| timestamp_ms < since_ms) {
+            return Verdict::NotYet;
+        }
+        self.since_ms = None;
+        Verdict::Wanted
+    }
 }
 
 impl FetchedBatch {
@@ -42,12 +71,16 @@ impl FetchedBatch {
     /// # Errors
     /// `Damaged` when the record is malformed; there is no further one then.
     pub fn next_view(&mut self) -> Result<Option<RecordView<'_>>, Error> {
-        unimplemented!()
-    }
-
-    fn damaged(&self, error: BatchError) -> Error {
-        let (topic, partition, offset) = (self.topic.to_string(), self.partition, self.from.0);
-        Error::Damaged { topic, partition, offset, error }
+        let Self { topic, partition, records, span, .. } = self;
+        for view in records.views() {
+            let view = view.map_err(|error| damaged(topic, *partition, span.from, error))?;
+            match span.judge(view.offset, view.timestamp_ms) {
+                Verdict::Over => break,
+                Verdict::NotYet => {}
+                Verdict::Wanted => return Ok(Some(view)),
+            }
+        }
+        Ok(None)
     }
 }
 
@@ -58,14 +91,19 @@ impl Iterator for FetchedBatch {
         loop {
             let record = match self.records.next()? {
                 Ok(record) => record,
-                Err(error) => return Some(Err(self.damaged(error))),
+                Err(error) => {
+                    return Some(Err(damaged(&self.topic, self.partition, self.span.from, error)));
+                }
             };
-            if self.end.is_some_and(|end| record.offset >= end) {
-                return None;
-            }
-            if record.offset >= self.from {
-                return Some(Ok(record));
+            match self.span.judge(record.offset, record.timestamp_ms) {
+                Verdict::Over => return None,
+                Verdict::NotYet => {}
+                Verdict::Wanted => return Some(Ok(record)),
             }
         }
     }
+}
+
+pub(super) fn damaged(topic: &Arc<str>, partition: u32, at: Offset, error: BatchError) -> Error {
+    Error::Damaged { topic: topic.to_string(), partition, offset: at.0, error }
 }

@@ -5,9 +5,11 @@
 //!   [`Until`]: where to end.
 //! - [`FetchedBatch`]: records of one partition, in order.
 
+mod assigned;
 mod batch;
 mod handle;
 mod options;
+mod stream;
 
 pub use batch::FetchedBatch;
 pub use handle::Consumer;

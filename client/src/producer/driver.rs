@@ -21,7 +21,7 @@ use super::{Acks, ProducerOptions};
 use crate::Error;
 use crate::client::Shared;
 use crate::connections::{Repeat, log_client};
-use crate::metadata::TopicView;
+use crate::metadata::{TopicAnswer, TopicView};
 
 /// A request is closed when it has this many bytes of batches; a single batch
 /// may be larger.
@@ -67,8 +67,6 @@ pub(crate) enum Event {
     Identity(Result<Identity, Error>),
     Metadata { asked: Vec<String>, answer: Result<Vec<TopicAnswer>, Error> },
 }
-
-type TopicAnswer = (String, Result<Arc<TopicView>, Error>);
 
 /// Sends what the accumulator holds: one task a producer, stepped by events. It
 /// never waits for anything but the next event or time.

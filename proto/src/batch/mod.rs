@@ -38,5 +38,5 @@ mod varint;
 pub use builder::{Builder, NO_HEADERS, Producer};
 pub use error::BatchError;
 pub use header::{Attributes, Header};
-pub use record::{Headers, Record, RecordHeader, RecordView, Records};
+pub use record::{Headers, Record, RecordHeader, RecordView, Records, Views};
 pub use sealed::{Batch, Batches};

@@ -127,18 +127,42 @@ impl Records {
     /// When the record is malformed, or when bytes are left over after the last;
     /// there is no further record then.
     pub fn next_view(&mut self) -> Result<Option<RecordView<'_>>, BatchError> {
-        if self.failed {
-            return Ok(None);
-        }
-        let step = self.cursor.step(&self.header, &self.bytes);
-        self.failed = step.is_err();
-        step
+        self.views().next().transpose()
+    }
+
+    /// The records that are left, borrowed. What is taken from here is taken from
+    /// the records themselves.
+    pub const fn views(&mut self) -> Views<'_> {
+        let Self { header, bytes, cursor, failed } = self;
+        Views { header, bytes, cursor, failed }
     }
 
     /// Bytes of the records, decompressed.
     #[must_use]
     pub const fn decompressed_len(&self) -> usize {
         self.bytes.len()
+    }
+}
+
+/// The records of a batch, borrowed. An error is the last item.
+#[derive(Debug)]
+pub struct Views<'a> {
+    header: &'a Header,
+    bytes: &'a Bytes,
+    cursor: &'a mut Cursor,
+    failed: &'a mut bool,
+}
+
+impl<'a> Iterator for Views<'a> {
+    type Item = Result<RecordView<'a>, BatchError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if *self.failed {
+            return None;
+        }
+        let step = self.cursor.step(self.header, self.bytes);
+        *self.failed = step.is_err();
+        step.transpose()
     }
 }
 

@@ -123,18 +123,36 @@ pub(crate) struct Tuning {
     /// Memory of the broker for records read back from bookies
     #[arg(long, value_name = "BYTES", default_value = "64MiB")]
     pub(crate) read_cache_bytes: ByteSize,
+    /// A ledger with this many entries is sealed and the next begun
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) roll_entries: u64,
     /// A ledger without an append for this many milliseconds is sealed
     #[arg(long, value_name = "MS", default_value_t = 300_000)]
     pub(crate) idle_seal_ms: u64,
-    /// Size of a log file of the bookie
+    /// An idempotent producer that wrote nothing for this many milliseconds is forgotten
+    #[arg(long, value_name = "MS", default_value_t = 604_800_000)]
+    pub(crate) producer_expiry_ms: u64,
+    /// Size of a log file of the bookie: 1 MiB to 4 GiB
     #[arg(long, value_name = "BYTES", default_value = "256MiB")]
     pub(crate) bookie_file_bytes: ByteSize,
     /// Memory of the bookie for blocks of its log
     #[arg(long, value_name = "BYTES", default_value = "128MiB")]
     pub(crate) bookie_cache_bytes: ByteSize,
+    /// Memory of the bookie for what was written last
+    #[arg(long, value_name = "BYTES", default_value = "16MiB")]
+    pub(crate) bookie_tail_bytes: ByteSize,
     /// Disk space that is kept for sealing, deleting and reclaiming
     #[arg(long, value_name = "BYTES", default_value = "512MiB")]
     pub(crate) bookie_reserve_bytes: ByteSize,
+    /// Percent of the disk in use at which the bookie takes no more records
+    #[arg(long, value_name = "PERCENT", default_value_t = 95, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) bookie_high_water: u8,
+    /// Percent of the disk in use below which it takes records again
+    #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(1..=100))]
+    pub(crate) bookie_low_water: u8,
+    /// Bytes a second at which the bookie reads its whole log to check it; 0 turns it off
+    #[arg(long, value_name = "BYTES", default_value = "4MiB")]
+    pub(crate) bookie_scrub_bytes: ByteSize,
 }
 
 #[derive(Debug, Subcommand)]

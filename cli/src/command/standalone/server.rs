@@ -104,7 +104,11 @@ fn bookie_options(arguments: &Standalone) -> quire_bookie::Options {
     quire_bookie::Options {
         file_bytes: tuning.bookie_file_bytes.bytes(),
         cache_bytes: tuning.bookie_cache_bytes.bytes(),
+        tail_bytes: tuning.bookie_tail_bytes.bytes(),
         reserve_bytes: tuning.bookie_reserve_bytes.bytes(),
+        high_water: f64::from(tuning.bookie_high_water) / 100.0,
+        low_water: f64::from(tuning.bookie_low_water) / 100.0,
+        scrub_bytes_per_second: tuning.bookie_scrub_bytes.bytes(),
         ..quire_bookie::Options::new(arguments.data.join(BOOKIE))
     }
 }
@@ -118,7 +122,9 @@ fn broker_options(arguments: &Standalone, address: String) -> quire_broker::Opti
         memory_bytes: tuning.memory_bytes.len(),
         tail_cache_bytes: tuning.tail_cache_bytes.len(),
         read_cache_bytes: tuning.read_cache_bytes.len(),
+        roll_entries: tuning.roll_entries,
         idle_seal: Duration::from_millis(tuning.idle_seal_ms),
+        producer_expiry: Duration::from_millis(tuning.producer_expiry_ms),
         // Copies on one disk would only be written more often.
         default_replicas: 1,
         ..quire_broker::Options::default()

@@ -1,5 +1,6 @@
 //! Why a broker does not start or stops serving.
 
+use quire_metadata::operations::bootstrap::ClusterMismatch;
 use quire_metadata::store::StoreError;
 
 /// Why a broker does not start or stops serving.
@@ -13,9 +14,13 @@ pub enum Error {
     Store(#[from] StoreError),
     /// Another process is registered under this broker's id.
     #[error(
-        "a broker with id {id} is registered at {address}: give each broker an id of its own, or wait until its lease ends"
+        "broker id {id} is in use by run {run}: stop that process or give this one another id; \
+         if it has crashed, its lease ends within seconds"
     )]
-    IdTaken { id: String, address: String },
+    IdTaken { id: String, run: String },
+    /// The store holds another cluster.
+    #[error(transparent)]
+    Cluster(#[from] ClusterMismatch),
     /// The gRPC server failed.
     #[error("serving gRPC: {0}")]
     Serve(String),
@@ -28,7 +33,7 @@ impl Error {
         match self {
             Self::Store(error) => error.is_retryable(),
             Self::IdTaken { .. } => true,
-            Self::Option { .. } | Self::Serve(_) => false,
+            Self::Option { .. } | Self::Cluster(_) | Self::Serve(_) => false,
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Batches that wait for one partition become one entry.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use quire_ledger::record::Payload;
+use quire_proto::batch::{Batch, Header};
 use quire_proto::id::{Epoch, Offset};
 use smallvec::SmallVec;
 
@@ -9,10 +10,6 @@ use crate::entry::{EntryHeader, EntryKind, Line};
 
 /// An entry is closed when it has this many bytes; a larger batch goes alone.
 pub const ENTRY_BYTES: usize = 1 << 20;
-
-/// Bytes of a batch that hold base offset, length and leader epoch. They lie
-/// outside its CRC.
-const STAMP_LEN: usize = 16;
 
 /// A finished entry.
 #[derive(Clone, Debug)]
@@ -28,7 +25,7 @@ pub struct Built {
 #[derive(Debug, Default)]
 pub struct EntryBuilder {
     lines: SmallVec<[Line; 2]>,
-    batches: SmallVec<[Bytes; 2]>,
+    batches: SmallVec<[Batch; 2]>,
     body_len: usize,
 }
 
@@ -46,9 +43,9 @@ impl EntryBuilder {
     }
 
     /// Adds a sealed batch, whose line's position is filled in here.
-    pub fn push(&mut self, batch: Bytes, line: Line) {
+    pub fn push(&mut self, batch: Batch, line: Line) {
         let position = u32::try_from(self.body_len).unwrap_or(u32::MAX);
-        self.body_len += batch.len();
+        self.body_len += batch.bytes.len();
         self.lines.push(Line { position, ..line });
         self.batches.push(batch);
     }
@@ -75,35 +72,28 @@ impl EntryBuilder {
             lines: std::mem::take(&mut self.lines),
         };
         let prefix_len = EntryHeader::len_of(header.lines.len());
-        let mut own = BytesMut::with_capacity(prefix_len + self.batches.len() * STAMP_LEN);
+        let mut own = BytesMut::with_capacity(prefix_len + self.batches.len() * Header::STAMPED_LEN);
         header.encode(&mut own);
         for (batch, base) in self.batches.iter().zip(header.base_offsets()) {
-            own.put_u64(base.0);
-            own.put_slice(&batch[8..12]);
-            own.put_u32(stamp_of(epoch));
+            own.put_slice(&batch.stamped_head(base, epoch));
         }
         let mut own = own.freeze();
         let mut payload = Payload::default();
         for (index, batch) in self.batches.drain(..).enumerate() {
-            let stamp = if index == 0 { prefix_len + STAMP_LEN } else { STAMP_LEN };
+            let stamp = if index == 0 { prefix_len + Header::STAMPED_LEN } else { Header::STAMPED_LEN };
             payload.push(own.split_to(stamp));
-            payload.push(batch.slice(STAMP_LEN..));
+            payload.push(batch.bytes.slice(Header::STAMPED_LEN..));
         }
         self.body_len = 0;
         Some(Built { header, payload, prefix_len: u32::try_from(prefix_len).unwrap_or(u32::MAX) })
     }
 }
 
-/// A batch's leader epoch is a positive i32; ours is wider and wraps.
-const fn stamp_of(epoch: Epoch) -> u32 {
-    #[expect(clippy::cast_possible_truncation, reason = "masked to 31 bits")]
-    {
-        (epoch.0 & 0x7fff_ffff) as u32
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use quire_proto::batch::{Builder, NO_HEADERS, Producer};
+    use quire_proto::codec::Compression;
+
     use super::*;
 
     fn line(last_offset: u64) -> Line {
@@ -120,25 +110,27 @@ mod tests {
         }
     }
 
+    fn batch(value: &[u8]) -> Batch {
+        let mut builder = Builder::with_capacity(100);
+        builder.append(5, None, Some(value), NO_HEADERS).unwrap();
+        builder.seal(Compression::None, Producer::NONE).unwrap()
+    }
+
     #[test]
     fn batches_are_stamped_and_otherwise_as_they_came() {
+        let batches = [batch(b"one"), batch(b"three")];
         let mut builder = EntryBuilder::default();
-        builder.push(Bytes::from(vec![0xaa; 100]), line(10));
-        builder.push(Bytes::from(vec![0xbb; 61]), line(12));
+        batches.iter().zip([10, 11]).for_each(|(batch, last)| builder.push(batch.clone(), line(last)));
         let built = builder.build(Offset(10), Epoch(3), 5, 6).unwrap();
         let bytes = built.payload.to_bytes();
         let (header, len) = EntryHeader::decode(&bytes).unwrap();
         assert_eq!((&header, len), (&built.header, built.prefix_len as usize));
-        let body = &bytes[len..];
-        assert_eq!(body.len(), 161);
-        let spans: Vec<_> = header.spans().collect();
-        assert_eq!(spans, [0..100, 100..161]);
-        for (span, base, filler) in [(0..100, 10u64, 0xaa), (100..161, 11, 0xbb)] {
-            let batch = &body[span];
-            assert_eq!(batch[..8], base.to_be_bytes());
-            assert_eq!(batch[8..12], [filler; 4]);
-            assert_eq!(batch[12..16], [0, 0, 0, 3]);
-            assert!(batch[16..].iter().all(|byte| *byte == filler));
+        let stored = Batch::split(bytes.slice(len..)).unwrap();
+        assert_eq!(stored.len(), 2);
+        for ((stored, sent), base) in stored.iter().zip(&batches).zip([10, 11]) {
+            assert_eq!((stored.header.base_offset, stored.header.leader_epoch), (Offset(base), 3));
+            assert_eq!(stored.bytes[Header::STAMPED_LEN..], sent.bytes[Header::STAMPED_LEN..]);
+            assert_eq!(stored.verify_crc(), Ok(()));
         }
         assert!(builder.is_empty());
         assert!(builder.build(Offset(13), Epoch(3), 5, 6).is_none());
@@ -148,7 +140,7 @@ mod tests {
     fn an_entry_is_bounded_but_one_large_batch_goes_alone() {
         let mut builder = EntryBuilder::default();
         assert!(builder.fits(2 * ENTRY_BYTES));
-        builder.push(Bytes::from(vec![0; ENTRY_BYTES]), line(0));
+        builder.push(batch(&[0; ENTRY_BYTES]), line(0));
         assert!(!builder.fits(1));
     }
 }

@@ -1,0 +1,75 @@
+//! The failures that several parts of the broker answer with, each worded once:
+//! what failed, on what, what to do.
+
+use quire_metadata::store::StoreError;
+use quire_proto::id::Offset;
+use quire_proto::v1::ErrorReason;
+
+pub use quire_proto::error::Failure;
+
+pub fn unknown_topic(topic: &str) -> Failure {
+    Failure::new(
+        ErrorReason::UnknownTopic,
+        format!("topic {topic:?} does not exist: create it first (quire topic create)"),
+    )
+}
+
+pub fn unknown_partition(topic: &str, partition: u32, partitions: u32) -> Failure {
+    let last = partitions.saturating_sub(1);
+    Failure::new(
+        ErrorReason::UnknownPartition,
+        format!("topic {topic:?} has partitions 0 to {last}, there is no {partition}"),
+    )
+}
+
+pub fn not_ready(partition: &str) -> Failure {
+    Failure::new(
+        ErrorReason::NotReady,
+        format!("{partition}: this broker is taking the partition over, try again"),
+    )
+}
+
+pub fn not_leader(partition: &str) -> Failure {
+    Failure::new(
+        ErrorReason::NotLeader,
+        format!("{partition}: this broker does not lead the partition, ask for metadata and try again"),
+    )
+}
+
+pub fn offset_out_of_range(partition: &str, offset: Offset, earliest: Offset, latest: Offset) -> Failure {
+    Failure::new(
+        ErrorReason::OffsetOutOfRange,
+        format!("{partition}: offset {offset} is out of range, the log has {earliest} to {latest}"),
+    )
+}
+
+pub fn unknown_outcome(partition: &str, cause: &str) -> Failure {
+    Failure::new(
+        ErrorReason::OutcomeUnknown,
+        format!("{partition}: {cause}; the records may or may not have been written"),
+    )
+}
+
+pub fn shutting_down() -> Failure {
+    Failure::new(ErrorReason::ShuttingDown, "this broker is shutting down, try another")
+}
+
+pub fn invalid(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorReason::InvalidRequest, message)
+}
+
+pub fn internal(message: impl Into<String>) -> Failure {
+    Failure::new(ErrorReason::Internal, message)
+}
+
+/// The metadata store failed while something was looked up or changed.
+pub fn metadata(doing: &str, error: &StoreError) -> Failure {
+    let reason = match error {
+        StoreError::Unavailable(_) | StoreError::Compacted(_) | StoreError::LeaseExpired => {
+            ErrorReason::MetadataUnavailable
+        }
+        StoreError::Unknown(_) => ErrorReason::OutcomeUnknown,
+        StoreError::Invalid(_) | StoreError::Corrupt(_) => ErrorReason::Internal,
+    };
+    Failure::new(reason, format!("{doing}: {error}"))
+}

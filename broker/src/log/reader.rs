@@ -1,0 +1,123 @@
+//! Batches from an offset on: from the tail in memory, else from bookies.
+
+use std::sync::Arc;
+
+use quire_proto::id::{EntryId, Offset};
+use quire_proto::v1::ErrorReason;
+
+use crate::failure::Failure;
+use crate::log::cold::Cold;
+use crate::log::partition::{Found, PartitionLog, Segment};
+use crate::log::seek::Seek;
+use crate::log::stored::Batches;
+
+/// Reads partitions.
+#[derive(Debug)]
+pub struct Reader {
+    cold: Arc<Cold>,
+}
+
+impl Reader {
+    /// Reads what is not in memory through these caches.
+    #[must_use]
+    pub const fn new(cold: Arc<Cold>) -> Self {
+        Self { cold }
+    }
+
+    /// Collects committed batches from the one that holds `offset` on, until
+    /// `out` has `max_bytes` or the log ends. Tells the offset to go on from.
+    ///
+    /// # Errors
+    /// When nothing could be collected: `OFFSET_OUT_OF_RANGE`, `NOT_READY`,
+    /// `NOT_LEADER`, `DATA_UNAVAILABLE`.
+    pub async fn read(
+        &self,
+        log: &PartitionLog,
+        offset: Offset,
+        max_bytes: usize,
+        out: &mut Batches,
+    ) -> Result<Offset, Failure> {
+        let mut at = offset;
+        while out.bytes < max_bytes.max(1) {
+            let step = match log.find(at, max_bytes, out) {
+                Ok(Found::Tail(next)) => return Ok(next),
+                Ok(Found::End) => return Ok(at),
+                Ok(Found::Cold(segment)) => self.read_cold(log, &segment, at, max_bytes, out).await,
+                Err(failure) => Err(failure),
+            };
+            match step {
+                Ok(next) if next == at => return Ok(at),
+                Ok(next) => at = next,
+                // What was collected before is good.
+                Err(_) if at > offset => return Ok(at),
+                Err(failure) => return Err(failure),
+            }
+        }
+        Ok(at)
+    }
+
+    /// The base offset of the first batch whose greatest timestamp is at or
+    /// above `timestamp_ms`.
+    ///
+    /// # Errors
+    /// As [`Reader::read`].
+    pub async fn offset_of(&self, log: &PartitionLog, timestamp_ms: i64) -> Result<Option<Offset>, Failure> {
+        for segment in log.segments().iter().filter(|segment| segment.max_timestamp_ms >= timestamp_ms) {
+            if let Some(offset) = Seek::new(&self.cold, segment).timestamp(timestamp_ms).await? {
+                return Ok(Some(offset));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The same from one segment.
+    async fn read_cold(
+        &self,
+        log: &PartitionLog,
+        segment: &Segment,
+        offset: Offset,
+        max_bytes: usize,
+        out: &mut Batches,
+    ) -> Result<Offset, Failure> {
+        let mut entry = self.locate(log, segment, offset).await?;
+        let mut at = offset;
+        while entry < segment.end {
+            let stored = self.cold.entry(segment, entry).await?;
+            let next = stored.collect(at, max_bytes, out);
+            let whole = next >= stored.header.next_offset();
+            at = next;
+            if !whole {
+                break;
+            }
+            entry = entry.next();
+            if out.bytes >= max_bytes {
+                break;
+            }
+        }
+        self.cold.expect(segment.ledger, at, entry);
+        Ok(at)
+    }
+
+    /// The entry that holds this offset.
+    async fn locate(
+        &self,
+        log: &PartitionLog,
+        segment: &Segment,
+        offset: Offset,
+    ) -> Result<EntryId, Failure> {
+        if let Some(hint) = self.cold.hint(segment.ledger, offset).filter(|hint| *hint < segment.end) {
+            let header = &self.cold.entry(segment, hint).await?.header;
+            if header.base_offset <= offset && offset < header.next_offset() {
+                return Ok(hint);
+            }
+        }
+        Seek::new(&self.cold, segment).offset(offset).await?.ok_or_else(|| {
+            let ledger = segment.ledger;
+            tracing::error!(partition = log.name(), %offset, %ledger, "the log has a hole");
+            Failure::new(
+                ErrorReason::DataUnavailable,
+                format!("{}: offset {offset} is missing from ledger {ledger}", log.name()),
+            )
+        })
+    }
+}

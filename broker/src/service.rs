@@ -1,0 +1,76 @@
+//! The gRPC door.
+//!
+//! - [`server`]: the services on a listener.
+//! - [`topics`]: the topics.
+//! - [`records`]: the log; its parts are [`produce`], [`produce_stream`],
+//!   [`fetch`], [`subscribe`] and [`offsets`].
+//! - [`ledgers`]: the ledgers, for operators.
+
+pub mod fetch;
+pub mod ledgers;
+pub mod offsets;
+pub mod plain;
+pub mod produce;
+pub mod produce_stream;
+pub mod records;
+pub mod server;
+pub mod subscribe;
+pub mod topics;
+
+use std::sync::Arc;
+
+use quire_proto::v1;
+
+use crate::catalog::{Catalog, TopicEntry};
+use crate::context::Context;
+use crate::failure::{self, Failure};
+use crate::leadership::manager::Manager;
+use crate::leadership::registration::Registration;
+use crate::log::{PartitionLog, Reader};
+
+/// What the services work on.
+#[derive(Debug)]
+pub struct Door {
+    pub context: Arc<Context>,
+    pub catalog: Arc<Catalog>,
+    pub manager: Arc<Manager>,
+    pub reader: Reader,
+    pub registration: Arc<Registration>,
+    pub producers: records::ProducerIds,
+}
+
+impl Door {
+    /// A partition by the name of its topic and its number.
+    ///
+    /// # Errors
+    /// `UNKNOWN_TOPIC`, `UNKNOWN_PARTITION`
+    pub fn partition(
+        &self,
+        topic: &str,
+        index: u32,
+    ) -> Result<(Arc<TopicEntry>, Arc<PartitionLog>), Failure> {
+        let entry = self.catalog.topic(topic)?;
+        let log = Arc::clone(entry.partition(index)?);
+        Ok((entry, log))
+    }
+
+    /// Whether what this broker knows may be called the latest (T8).
+    ///
+    /// # Errors
+    /// `NOT_READY` while the lease is not certain to live.
+    pub fn check_fresh(&self) -> Result<(), Failure> {
+        if self.registration.is_valid() {
+            return Ok(());
+        }
+        let reason = v1::ErrorReason::NotReady;
+        Err(Failure::new(reason, "this broker's lease is not certain: it may not lead any more, try again"))
+    }
+
+    /// Refuses requests once the broker stops.
+    ///
+    /// # Errors
+    /// `SHUTTING_DOWN`
+    pub fn check_open(&self) -> Result<(), Failure> {
+        if self.context.stop.is_cancelled() { Err(failure::shutting_down()) } else { Ok(()) }
+    }
+}

@@ -1,0 +1,238 @@
+//! Fetch: whole batches of many partitions, waiting for them if asked to.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quire_proto::id::Offset;
+use quire_proto::v1::{self, ErrorReason};
+use tokio::time::Instant;
+
+use crate::failure::{self, Failure};
+use crate::log::PartitionLog;
+use crate::log::partition::Bounds;
+use crate::log::stored::Batches;
+use crate::log::waiter::Waiter;
+use crate::service::Door;
+use crate::service::plain;
+
+/// A request may name at most this many partitions.
+pub const PARTITIONS_MAX: usize = 10_000;
+
+/// An answer has at most this many bytes of batches, but for its first batch.
+pub const BYTES_MAX: usize = 32 << 20;
+
+/// Bytes of one partition where the request does not say.
+pub const PARTITION_BYTES: usize = 1 << 20;
+
+/// A partition that is read, and from where.
+#[derive(Debug)]
+pub struct Position {
+    pub topic: String,
+    pub partition: u32,
+    pub offset: Offset,
+    pub max_bytes: usize,
+    pub log: Result<Arc<PartitionLog>, Failure>,
+}
+
+/// What was found for one position.
+#[derive(Debug)]
+pub struct Fetched {
+    pub topic: String,
+    pub partition: u32,
+    pub outcome: Result<Slice, Failure>,
+}
+
+/// Batches of a partition and where it begins and ends.
+#[derive(Debug)]
+pub struct Slice {
+    pub bounds: Bounds,
+    pub from: Offset,
+    pub next: Offset,
+    pub batches: Batches,
+}
+
+/// Partitions that a waiter is registered with, until this is dropped.
+#[derive(Debug)]
+pub struct Watching {
+    waiter: Arc<Waiter>,
+    logs: Vec<Arc<PartitionLog>>,
+}
+
+impl Watching {
+    /// Registers a new waiter with the partitions of these positions.
+    #[must_use]
+    pub fn start(positions: &[Position]) -> Self {
+        let waiter = Arc::new(Waiter::default());
+        let logs: Vec<_> =
+            positions.iter().filter_map(|position| position.log.as_ref().ok().cloned()).collect();
+        logs.iter().for_each(|log| log.waiters.add(&waiter));
+        Self { waiter, logs }
+    }
+
+    /// Waits until one of them has changed. Cancel-safe.
+    pub async fn changed(&self) {
+        self.waiter.changed().await;
+    }
+}
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.logs.iter().for_each(|log| log.waiters.remove(&self.waiter));
+    }
+}
+
+impl Fetched {
+    /// Bytes of its batches.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.outcome.as_ref().map_or(0, |slice| slice.batches.bytes)
+    }
+
+    /// Whether waiting cannot mend it.
+    fn is_hopeless(&self) -> bool {
+        self.outcome.as_ref().is_err_and(|failure| failure.reason != ErrorReason::NotReady)
+    }
+
+    /// As the client gets it.
+    #[must_use]
+    pub fn into_result(self, as_messages: bool) -> v1::FetchResult {
+        let Self { topic, partition, outcome } = self;
+        let result = v1::FetchResult { topic, partition, ..v1::FetchResult::default() };
+        let Slice { bounds, from, next, batches } = match outcome {
+            Ok(slice) => slice,
+            Err(failure) => return v1::FetchResult { error: Some(failure.into()), ..result },
+        };
+        let result = v1::FetchResult {
+            earliest_offset: bounds.earliest.0,
+            latest_offset: bounds.latest.0,
+            next_offset: next.0,
+            ..result
+        };
+        if !as_messages {
+            return v1::FetchResult { batches: batches.into_bytes(), ..result };
+        }
+        match plain::messages(batches.into_bytes(), from, next) {
+            Ok((messages, next)) => v1::FetchResult { messages, next_offset: next.0, ..result },
+            Err(failure) => v1::FetchResult { error: Some(failure.into()), ..result },
+        }
+    }
+}
+
+impl Door {
+    /// Fetches, waiting for `min_bytes` at most as long as the request says.
+    ///
+    /// # Errors
+    /// When the request as a whole is wrong; failures of partitions are in
+    /// their results.
+    pub async fn fetch(&self, request: &v1::FetchRequest) -> Result<Vec<Fetched>, Failure> {
+        self.check_open()?;
+        let wait = Duration::from_millis(u64::from(request.max_wait_ms));
+        if wait > self.context.options.fetch_wait_max {
+            let most = self.context.options.fetch_wait_max.as_millis();
+            return Err(failure::invalid(format!("max_wait_ms is above {most}")));
+        }
+        let positions = self.positions(&request.partitions)?;
+        let max_bytes = match request.max_bytes {
+            0 => self.context.options.fetch_bytes,
+            bytes => (bytes as usize).min(BYTES_MAX),
+        };
+        let min_bytes = (request.min_bytes as usize).clamp(1, max_bytes);
+        metrics::counter!("quire_broker_fetch_requests_total").increment(1);
+        let fetched = self.fetch_until(&positions, min_bytes, max_bytes, wait).await;
+        let bytes: usize = fetched.iter().map(Fetched::bytes).sum();
+        metrics::counter!("quire_broker_fetch_bytes_total").increment(bytes as u64);
+        Ok(fetched)
+    }
+
+    async fn fetch_until(
+        &self,
+        positions: &[Position],
+        min_bytes: usize,
+        max_bytes: usize,
+        wait: Duration,
+    ) -> Vec<Fetched> {
+        let deadline = Instant::now() + wait;
+        let enough = |fetched: &[Fetched]| {
+            fetched.iter().map(Fetched::bytes).sum::<usize>() >= min_bytes
+                || fetched.iter().any(Fetched::is_hopeless)
+        };
+        let fetched = self.collect(positions, max_bytes).await;
+        if wait.is_zero() || enough(&fetched) {
+            return fetched;
+        }
+        // From here on no change is missed: look again, then wait.
+        let watching = Watching::start(positions);
+        loop {
+            let fetched = self.collect(positions, max_bytes).await;
+            if enough(&fetched) {
+                return fetched;
+            }
+            tokio::select! {
+                () = watching.changed() => {}
+                () = tokio::time::sleep_until(deadline) => return self.collect(positions, max_bytes).await,
+                () = self.context.stop.cancelled() => return fetched,
+            }
+        }
+    }
+
+    /// The partitions that a request names.
+    ///
+    /// # Errors
+    /// When there are too many of them.
+    pub fn positions(&self, partitions: &[v1::FetchPartition]) -> Result<Vec<Position>, Failure> {
+        if partitions.len() > PARTITIONS_MAX {
+            return Err(failure::invalid(format!("a request may name at most {PARTITIONS_MAX} partitions")));
+        }
+        let position = |asked: &v1::FetchPartition| Position {
+            topic: asked.topic.clone(),
+            partition: asked.partition,
+            offset: Offset(asked.offset),
+            max_bytes: match asked.max_bytes {
+                0 => PARTITION_BYTES,
+                bytes => (bytes as usize).min(BYTES_MAX),
+            },
+            log: self.partition(&asked.topic, asked.partition).map(|(_, log)| log),
+        };
+        Ok(partitions.iter().map(position).collect())
+    }
+
+    /// What is there now, in the order of the positions. Whichever partition is
+    /// looked at first differs from time to time, so that one that is full does
+    /// not keep the others out.
+    pub async fn collect(&self, positions: &[Position], max_bytes: usize) -> Vec<Fetched> {
+        let mut found: Vec<Option<Fetched>> = Vec::with_capacity(positions.len());
+        found.resize_with(positions.len(), || None);
+        let first = rand::random_range(0..positions.len().max(1));
+        let mut left = max_bytes;
+        let mut any = false;
+        for step in 0..positions.len() {
+            let at = (first + step) % positions.len();
+            let fetched = self.collect_one(&positions[at], left, any).await;
+            left = left.saturating_sub(fetched.bytes());
+            any |= fetched.bytes() > 0;
+            found[at] = Some(fetched);
+        }
+        found.into_iter().flatten().collect()
+    }
+
+    async fn collect_one(&self, position: &Position, left: usize, strict: bool) -> Fetched {
+        let outcome = match &position.log {
+            Ok(log) => self.slice(log, position, left, strict).await,
+            Err(failure) => Err(failure.clone()),
+        };
+        Fetched { topic: position.topic.clone(), partition: position.partition, outcome }
+    }
+
+    async fn slice(
+        &self,
+        log: &PartitionLog,
+        position: &Position,
+        left: usize,
+        strict: bool,
+    ) -> Result<Slice, Failure> {
+        self.check_fresh()?;
+        let mut batches = Batches::new(strict);
+        let next = self.reader.read(log, position.offset, left.min(position.max_bytes), &mut batches).await?;
+        Ok(Slice { bounds: log.known_bounds(), from: position.offset, next, batches })
+    }
+}

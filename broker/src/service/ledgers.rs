@@ -1,0 +1,206 @@
+//! LedgerService: where byte ranges are and what state they are in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use quire_ledger::message::{ReplicaState, Request as Ask, Response as Answer};
+use quire_metadata::ledger::{LedgerMetadata, LedgerState};
+use quire_metadata::view::{self, Link};
+use quire_proto::id::{BookieId, LedgerId};
+use quire_proto::v1;
+use quire_proto::v1::ErrorReason;
+use quire_proto::v1::ledger_service_server::LedgerService;
+use tokio::time::Instant;
+use tonic::{Request, Response, Status};
+
+use crate::context::Backoff;
+use crate::failure::{self, Failure};
+use crate::leadership::recover::Patience;
+use crate::service::Door;
+
+/// How long an accepted loss is waited for.
+const RECOVERY: Duration = Duration::from_secs(30);
+
+/// LedgerService on a broker.
+#[derive(Clone, Debug)]
+pub struct Ledgers(pub Arc<Door>);
+
+#[tonic::async_trait]
+impl LedgerService for Ledgers {
+    async fn list_segments(
+        &self,
+        request: Request<v1::ListSegmentsRequest>,
+    ) -> Result<Response<v1::ListSegmentsResponse>, Status> {
+        self.0.check_open()?;
+        let v1::ListSegmentsRequest { topic, partition } = request.into_inner();
+        let segments = self.0.list_segments(&topic, partition).await?;
+        Ok(Response::new(v1::ListSegmentsResponse { segments }))
+    }
+
+    async fn describe_ledger(
+        &self,
+        request: Request<v1::DescribeLedgerRequest>,
+    ) -> Result<Response<v1::DescribeLedgerResponse>, Status> {
+        self.0.check_open()?;
+        let ledger = self.0.ledger(LedgerId(request.into_inner().id)).await?;
+        let replicas = join_all(ledger.replicas.iter().map(|&bookie| self.0.ask(bookie, ledger.id))).await;
+        Ok(Response::new(v1::DescribeLedgerResponse { ledger: Some(self.0.public(&ledger)), replicas }))
+    }
+
+    async fn recover_ledger(
+        &self,
+        request: Request<v1::RecoverLedgerRequest>,
+    ) -> Result<Response<v1::RecoverLedgerResponse>, Status> {
+        self.0.check_open()?;
+        let peer = request.remote_addr().map_or_else(String::new, |peer| peer.to_string());
+        let v1::RecoverLedgerRequest { id, accept_loss } = request.into_inner();
+        Ok(Response::new(self.0.recover(LedgerId(id), accept_loss, &peer).await?))
+    }
+}
+
+impl Door {
+    async fn list_segments(&self, topic: &str, partition: Option<u32>) -> Result<Vec<v1::Segment>, Failure> {
+        let entry = self.catalog.topic(topic)?;
+        let logs = match partition {
+            Some(index) => vec![Arc::clone(entry.partition(index)?)],
+            None => entry.partitions.clone(),
+        };
+        let context = &self.context;
+        let ids: Vec<_> = logs.iter().map(|log| log.id).collect();
+        let views = view::partitions(&*context.store, &context.keys, ids).await;
+        let mut segments = Vec::new();
+        for view in views.map_err(|error| failure::metadata("reading the chains", &error))? {
+            let index = view.id.index.0;
+            segments.extend(view.chain.iter().map(|link| self.segment(index, link)));
+        }
+        Ok(segments)
+    }
+
+    fn segment(&self, partition: u32, link: &Link) -> v1::Segment {
+        v1::Segment {
+            partition,
+            sequence: link.sequence.0,
+            base_offset: link.segment.value.base_offset.0,
+            ledger: Some(self.public(&link.ledger.value)),
+        }
+    }
+
+    async fn ledger(&self, id: LedgerId) -> Result<LedgerMetadata, Failure> {
+        let context = &self.context;
+        let found = view::get::<LedgerMetadata>(&*context.store, &context.keys.ledger(id)).await;
+        let found = found.map_err(|error| failure::metadata("reading the ledger", &error))?;
+        found.map(|found| found.value).ok_or_else(|| {
+            Failure::new(
+                ErrorReason::UnknownLedger,
+                format!("ledger {id} does not exist: list those of a topic (quire segment list)"),
+            )
+        })
+    }
+
+    /// What a replica says of itself.
+    async fn ask(&self, bookie: BookieId, ledger: LedgerId) -> v1::ReplicaDescription {
+        let description =
+            v1::ReplicaDescription { bookie: bookie.to_string(), ..v1::ReplicaDescription::default() };
+        let error = match self.context.bookies.call(bookie, Ask::State { ledger }).await {
+            Ok(Answer::State(state)) => {
+                let ReplicaState { fence, durable, committed, certain } = state;
+                return v1::ReplicaDescription {
+                    fence_epoch: fence.0,
+                    entries: durable.0,
+                    committed: committed.0,
+                    certain,
+                    ..description
+                };
+            }
+            Ok(Answer::Absent) => "the bookie does not hold the ledger".to_owned(),
+            Ok(Answer::Deleted) => "the ledger is deleted there".to_owned(),
+            Ok(Answer::Unknown(why)) => why,
+            Ok(other) => format!("unexpected answer {other:?}"),
+            Err(error) => error.cause,
+        };
+        v1::ReplicaDescription { error, ..description }
+    }
+
+    /// T3's way on, which only an operator may take.
+    async fn recover(
+        &self,
+        id: LedgerId,
+        accept_loss: bool,
+        peer: &str,
+    ) -> Result<v1::RecoverLedgerResponse, Failure> {
+        let ledger = self.ledger(id).await?;
+        if ledger.sealed().is_some() {
+            return Ok(v1::RecoverLedgerResponse { ledger: Some(self.public(&ledger)), loss: String::new() });
+        }
+        let blocked = self.patience(&ledger).and_then(|patience| Some((patience.blocked()?, patience)));
+        let Some((loss, patience)) = blocked else {
+            return Err(Failure::new(
+                ErrorReason::NotReady,
+                format!("ledger {id} needs no such recovery: it is written or being recovered without loss"),
+            ));
+        };
+        if !accept_loss {
+            return Err(Failure::new(
+                ErrorReason::AcceptLossRequired,
+                format!(
+                    "ledger {id}: {loss}; to go on, accept that these entries may be lost (--accept-loss)"
+                ),
+            ));
+        }
+        tracing::warn!(ledger = %id, peer, loss, "an operator accepted the loss of entries");
+        patience.accept_loss();
+        let ledger = self.wait_sealed(id).await?;
+        Ok(v1::RecoverLedgerResponse { ledger: Some(self.public(&ledger)), loss })
+    }
+
+    fn patience(&self, ledger: &LedgerMetadata) -> Option<Arc<Patience>> {
+        let entry = self.catalog.by_id(ledger.owner.topic)?;
+        entry.patience.get(ledger.owner.index.0 as usize).cloned()
+    }
+
+    async fn wait_sealed(&self, id: LedgerId) -> Result<LedgerMetadata, Failure> {
+        let deadline = Instant::now() + RECOVERY;
+        let mut backoff = Backoff::default();
+        while Instant::now() < deadline {
+            let ledger = self.ledger(id).await?;
+            if ledger.sealed().is_some() {
+                return Ok(ledger);
+            }
+            backoff.pause().await;
+        }
+        Err(failure::unknown_outcome(&format!("ledger {id}"), "it was not sealed in time"))
+    }
+
+    /// The ledger as operators see it.
+    fn public(&self, ledger: &LedgerMetadata) -> v1::Ledger {
+        let owner = ledger.owner;
+        let topic = self.catalog.by_id(owner.topic).map(|entry| entry.topic.name.to_string());
+        let names = |bookies: &[BookieId]| bookies.iter().map(ToString::to_string).collect();
+        let public = v1::Ledger {
+            id: ledger.id.0,
+            topic: topic.unwrap_or_else(|| owner.topic.to_string()),
+            partition: owner.index.0,
+            epoch: ledger.epoch.0,
+            state: match ledger.state {
+                LedgerState::Open => v1::LedgerState::Open,
+                LedgerState::Recovering(_) => v1::LedgerState::Recovering,
+                LedgerState::Sealed(_) => v1::LedgerState::Sealed,
+            }
+            .into(),
+            ack_quorum: ledger.ack_quorum,
+            replicas: names(&ledger.replicas),
+            ..v1::Ledger::default()
+        };
+        match ledger.sealed() {
+            Some(sealed) => v1::Ledger {
+                entries: sealed.end.0,
+                next_offset: sealed.next_offset.0,
+                bytes: sealed.bytes,
+                complete: names(&sealed.complete),
+                ..public
+            },
+            None => public,
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The services on a listener.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use quire_proto::v1;
+use quire_proto::v1::ledger_service_server::LedgerServiceServer;
+use quire_proto::v1::log_service_server::LogServiceServer;
+use quire_proto::v1::topic_service_server::TopicServiceServer;
+use tokio::net::TcpListener;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::TcpListenerStream;
+use tonic::transport::Server;
+use tonic_health::pb::health_server::{Health, HealthServer};
+
+use crate::error::Error;
+use crate::service::Door;
+use crate::service::ledgers::Ledgers;
+use crate::service::records::Records;
+use crate::service::topics::Topics;
+use crate::topic::config::MESSAGE_BYTES_LIMIT;
+
+/// HTTP/2 frames: the default of 16 KiB costs twice the CPU.
+const FRAME_BYTES: u32 = 1 << 20;
+const STREAM_WINDOW: u32 = 8 << 20;
+const CONNECTION_WINDOW: u32 = 32 << 20;
+
+/// A request has at most this many bytes: the largest batch and what is around
+/// it.
+const REQUEST_BYTES: usize = MESSAGE_BYTES_LIMIT as usize + (1 << 20);
+
+/// Requests of an operator or about topics.
+const SMALL_REQUEST_BYTES: usize = 1 << 20;
+
+/// Requests and streams of one connection at once.
+const STREAMS: u32 = 1024;
+
+/// A connection that says nothing for this long is asked whether it lives.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+const KEEPALIVE_ANSWER: Duration = Duration::from_secs(20);
+
+/// Serves until the broker stops.
+///
+/// # Errors
+/// [`Error::Serve`]
+pub async fn serve<H: Health>(
+    door: Arc<Door>,
+    health: HealthServer<H>,
+    listener: TcpListener,
+) -> Result<(), Error> {
+    let stop = door.context.stop.clone();
+    let reflection = tonic_reflection::server::Builder::configure()
+        .register_encoded_file_descriptor_set(v1::FILE_DESCRIPTOR_SET)
+        .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        .build_v1()
+        .map_err(|error| Error::Serve(error.to_string()))?;
+    let records = LogServiceServer::new(Records(Arc::clone(&door)))
+        .max_decoding_message_size(REQUEST_BYTES)
+        .max_encoding_message_size(usize::MAX);
+    let topics =
+        TopicServiceServer::new(Topics(Arc::clone(&door))).max_decoding_message_size(SMALL_REQUEST_BYTES);
+    let ledgers = LedgerServiceServer::new(Ledgers(door)).max_decoding_message_size(SMALL_REQUEST_BYTES);
+    let connections = TcpListenerStream::new(listener).filter(|accepted| match accepted {
+        // A connection that failed while it was accepted concerns nobody else.
+        Err(error) => {
+            tracing::debug!(%error, "a connection was not accepted");
+            false
+        }
+        Ok(connection) => connection.set_nodelay(true).is_ok(),
+    });
+    Server::builder()
+        .max_frame_size(FRAME_BYTES)
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_concurrent_streams(STREAMS)
+        .http2_keepalive_interval(Some(KEEPALIVE))
+        .http2_keepalive_timeout(Some(KEEPALIVE_ANSWER))
+        .add_service(health)
+        .add_service(reflection)
+        .add_service(records)
+        .add_service(topics)
+        .add_service(ledgers)
+        .serve_with_incoming_shutdown(connections, async move { stop.cancelled().await })
+        .await
+        .map_err(|error| Error::Serve(error.to_string()))
+}

@@ -1,0 +1,133 @@
+//! Subscribe: pushes what is committed, as far as the client has given credit.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use quire_proto::v1::{self, ErrorReason};
+use tokio::sync::mpsc;
+use tonic::{Status, Streaming};
+
+use crate::failure::{self, Failure};
+use crate::service::Door;
+use crate::service::fetch::{Position, Watching};
+
+/// Bytes of batches in one message.
+const MESSAGE_BYTES: usize = 1 << 20;
+
+/// What one subscription has left to do.
+struct Subscription {
+    door: Arc<Door>,
+    positions: Vec<Position>,
+    credit: u64,
+    plain: bool,
+}
+
+/// Serves one subscription until its client has gone, or has no credit and no
+/// more to say.
+pub async fn run(
+    door: Arc<Door>,
+    mut requests: Streaming<v1::SubscribeRequest>,
+    responses: mpsc::Sender<Result<v1::SubscribeResponse, Status>>,
+) {
+    let ended = match begin(door, requests.next().await) {
+        Ok(subscription) => subscription.serve(requests, &responses).await,
+        Err(failure) => Err(failure.into()),
+    };
+    if let Err(status) = ended {
+        // The client may have gone meanwhile.
+        let _ = responses.send(Err(status)).await;
+    }
+}
+
+fn begin(
+    door: Arc<Door>,
+    first: Option<Result<v1::SubscribeRequest, Status>>,
+) -> Result<Subscription, Failure> {
+    use v1::subscribe_request::Request;
+    let Some(Ok(v1::SubscribeRequest { request: Some(Request::Start(start)) })) = first else {
+        return Err(failure::invalid("the first message of a subscription must be its start"));
+    };
+    door.check_open()?;
+    let positions = door.positions(&start.partitions)?;
+    if positions.is_empty() {
+        return Err(failure::invalid("a subscription must name partitions"));
+    }
+    metrics::counter!("quire_broker_subscriptions_total").increment(1);
+    Ok(Subscription { door, positions, credit: start.credit_bytes, plain: start.plain })
+}
+
+impl Subscription {
+    async fn serve(
+        mut self,
+        mut requests: Streaming<v1::SubscribeRequest>,
+        responses: &mpsc::Sender<Result<v1::SubscribeResponse, Status>>,
+    ) -> Result<(), Status> {
+        let watching = Watching::start(&self.positions);
+        let stop = self.door.context.stop.clone();
+        let mut open = true;
+        while !self.positions.is_empty() {
+            if self.credit > 0 {
+                let results = self.push().await;
+                if !results.is_empty() {
+                    if responses.send(Ok(v1::SubscribeResponse { results })).await.is_err() {
+                        return Ok(());
+                    }
+                    continue;
+                }
+            } else if !open {
+                return Ok(());
+            }
+            tokio::select! {
+                request = requests.next(), if open => match request {
+                    Some(request) => self.add_credit(request?)?,
+                    None => open = false,
+                },
+                () = watching.changed() => {}
+                () = stop.cancelled() => return Err(failure::shutting_down().into()),
+                () = responses.closed() => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    fn add_credit(&mut self, request: v1::SubscribeRequest) -> Result<(), Status> {
+        use v1::subscribe_request::Request;
+        match request.request {
+            Some(Request::CreditBytes(bytes)) => {
+                self.credit = self.credit.saturating_add(bytes);
+                Ok(())
+            }
+            _ => Err(failure::invalid("after its start a subscription takes credit only").into()),
+        }
+    }
+
+    /// What can be sent now. A partition that failed is told of and left out
+    /// from then on; one that is not ready is waited for.
+    async fn push(&mut self) -> Vec<v1::FetchResult> {
+        let budget = usize::try_from(self.credit).unwrap_or(usize::MAX).min(MESSAGE_BYTES);
+        let fetched = self.door.collect(&self.positions, budget).await;
+        let mut results = Vec::new();
+        let mut failed = Vec::new();
+        for (at, fetched) in fetched.into_iter().enumerate() {
+            let waits = match &fetched.outcome {
+                Ok(slice) => slice.batches.bytes == 0 && slice.next == self.positions[at].offset,
+                Err(failure) => failure.reason == ErrorReason::NotReady,
+            };
+            if waits {
+                continue;
+            }
+            self.credit = self.credit.saturating_sub(fetched.bytes() as u64);
+            let result = fetched.into_result(self.plain);
+            if result.error.is_some() {
+                failed.push(at);
+            } else {
+                self.positions[at].offset = quire_proto::id::Offset(result.next_offset);
+            }
+            results.push(result);
+        }
+        for at in failed.into_iter().rev() {
+            self.positions.remove(at);
+        }
+        results
+    }
+}

@@ -1,0 +1,412 @@
+//! One partition's writing side: judges sequences, assigns offsets, makes
+//! entries, and acknowledges what its chain says is committed. No I/O: the
+//! shard's driver carries out what the chain asks for.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quire_ledger::chain::{self, AppendError, AppendSequence, ChainWriter, Entry};
+use quire_ledger::clock::Millis;
+use quire_ledger::record::Payload;
+use quire_proto::batch::Batch;
+use quire_proto::id::{EntryId, Offset};
+use quire_proto::v1::ErrorReason;
+use smallvec::SmallVec;
+
+use crate::call::{Placed, Reply};
+use crate::entry::{EntryBuilder, EntryHeader, Line};
+use crate::failure::{self, Failure};
+use crate::log::{PartitionLog, StoredEntry};
+use crate::producer::{Append, Producers, Snapshot, Verdict};
+use crate::shard::piece::{Acks, Piece};
+
+/// What a partition's state is when it is taken over, or rebuilt.
+#[derive(Clone, Debug, Default)]
+pub struct Restored {
+    pub next_offset: Offset,
+    /// Greatest batch timestamp below, `i64::MIN` when there is none.
+    pub running_max_ms: i64,
+    pub producers: Producers,
+}
+
+/// An acknowledgement that waits.
+#[derive(Debug)]
+struct Ack {
+    reply: Reply,
+    placed: Placed,
+}
+
+impl Ack {
+    fn good(self) {
+        self.reply.end(Ok(self.placed));
+    }
+}
+
+/// An entry that is appended and not committed.
+#[derive(Debug)]
+struct Pending {
+    header: EntryHeader,
+    payload: Payload,
+    /// Wait until it is committed.
+    all: SmallVec<[Ack; 1]>,
+    /// Wait until it is durable once.
+    leader: SmallVec<[Ack; 1]>,
+}
+
+/// The entry that is being made.
+#[derive(Debug, Default)]
+struct Staged {
+    builder: EntryBuilder,
+    base_offset: Offset,
+    all: SmallVec<[Ack; 1]>,
+    leader: SmallVec<[Ack; 1]>,
+    none: SmallVec<[Ack; 1]>,
+}
+
+/// What a clock says: monotonic, and of the wall.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    pub millis: Millis,
+    pub wall_ms: i64,
+}
+
+/// One partition's writer under one epoch.
+#[derive(Debug)]
+pub struct PartitionWriter {
+    pub log: Arc<PartitionLog>,
+    pub chain: ChainWriter,
+    producers: Producers,
+    producer_expiry: Duration,
+    /// The next offset to assign.
+    next_offset: Offset,
+    /// Greatest batch timestamp of all that is appended.
+    running_max_ms: i64,
+    /// Of what is committed.
+    committed_max_ms: i64,
+    /// Of what is committed in the chain's last ledger.
+    segment_max_ms: i64,
+    pending: VecDeque<Pending>,
+    /// The sequence of the first pending entry.
+    first_pending: u64,
+    /// Up to here acks=leader was answered.
+    leader_acked: u64,
+    staged: Staged,
+}
+
+impl PartitionWriter {
+    /// A writer that goes on from what was restored.
+    #[must_use]
+    pub fn new(
+        log: Arc<PartitionLog>,
+        chain: ChainWriter,
+        restored: Restored,
+        producer_expiry: Duration,
+    ) -> Self {
+        let Restored { next_offset, running_max_ms, producers } = restored;
+        Self {
+            log,
+            chain,
+            producers,
+            producer_expiry,
+            next_offset,
+            running_max_ms,
+            committed_max_ms: running_max_ms,
+            segment_max_ms: i64::MIN,
+            pending: VecDeque::new(),
+            first_pending: 1,
+            leader_acked: 0,
+            staged: Staged::default(),
+        }
+    }
+
+    /// Takes a piece in: its batches get offsets and go into the entry that is
+    /// being made, behind all others.
+    pub fn stage(&mut self, now: Now, piece: Piece, actions: &mut Vec<chain::Action>) {
+        let mut first = None;
+        let mut last = Offset::default();
+        let mut is_new = false;
+        let Piece { batches, acks, reply, .. } = piece;
+        for batch in batches {
+            let verdict = if is_new { Verdict::New } else { self.judge(&batch, now.wall_ms) };
+            let (base_offset, last_offset) = match verdict {
+                Verdict::New => {
+                    is_new = true;
+                    self.place(now, batch, actions)
+                }
+                Verdict::Duplicate { base_offset, last_offset } => (base_offset, last_offset),
+                Verdict::OutOfOrder { expected } => {
+                    return reply.end(Err(self.out_of_order(&batch, expected)));
+                }
+                Verdict::Fenced { current } => return reply.end(Err(self.fenced(&batch, current))),
+            };
+            first.get_or_insert(base_offset);
+            last = last_offset;
+        }
+        let Some(base_offset) = first else {
+            return reply.end(Err(failure::invalid(format!("{}: there are no batches", self.log.name()))));
+        };
+        let ack = Ack { reply, placed: Placed { base_offset, last_offset: last } };
+        if is_new { self.staged.add(ack, acks) } else { self.acknowledge_duplicate(ack) }
+    }
+
+    /// Appends the entry that is being made.
+    pub fn flush(&mut self, now: Now, actions: &mut Vec<chain::Action>) {
+        let Staged { builder, base_offset, .. } = &mut self.staged;
+        let Some(built) = builder.build(*base_offset, self.chain.epoch(), self.running_max_ms, now.wall_ms)
+        else {
+            return;
+        };
+        let entry = Entry {
+            payload: built.payload.clone(),
+            prefix_len: built.prefix_len,
+            next_offset: built.header.next_offset(),
+        };
+        let all = std::mem::take(&mut self.staged.all);
+        let leader = std::mem::take(&mut self.staged.leader);
+        let none = std::mem::take(&mut self.staged.none);
+        let before = actions.len();
+        // Behind what is pending already, before its actions are looked at.
+        self.pending.push_back(Pending { header: built.header, payload: built.payload, all, leader });
+        match self.chain.append(now.millis, entry, actions) {
+            Ok(_) => none.into_iter().for_each(Ack::good),
+            Err(error) => {
+                actions.truncate(before);
+                self.not_appended(&error, none);
+            }
+        }
+    }
+
+    /// The chain committed entries (W1).
+    pub fn committed(&mut self, through: AppendSequence, end: EntryId) -> Vec<Arc<StoredEntry>> {
+        let count = (through.0 + 1).saturating_sub(self.first_pending);
+        let mut entries = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
+        let mut acks: SmallVec<[Ack; 4]> = SmallVec::new();
+        for _ in 0..count {
+            let Some(pending) = self.pending.pop_front() else { break };
+            self.commit_producers(&pending.header);
+            self.committed_max_ms = self.committed_max_ms.max(pending.header.running_max_ms);
+            let own_max = pending.header.lines.iter().map(|line| line.max_timestamp_ms).max();
+            self.segment_max_ms = self.segment_max_ms.max(own_max.unwrap_or(i64::MIN));
+            acks.extend(pending.all);
+            acks.extend(pending.leader);
+            entries.push(Arc::new(StoredEntry::appended(pending.header, pending.payload)));
+        }
+        self.first_pending += count;
+        self.leader_acked = self.leader_acked.max(through.0);
+        // Readers see it before its producer hears of it.
+        self.log.committed(end, entries.iter().cloned());
+        acks.into_iter().for_each(Ack::good);
+        entries
+    }
+
+    /// All entries up to this one are durable on some bookie.
+    pub fn first_durable(&mut self, through: AppendSequence) {
+        let from = self.leader_acked.max(self.first_pending.saturating_sub(1)) + 1;
+        for sequence in from..=through.0 {
+            let at = usize::try_from(sequence - self.first_pending).unwrap_or(usize::MAX);
+            let Some(pending) = self.pending.get_mut(at) else { break };
+            std::mem::take(&mut pending.leader).into_iter().for_each(Ack::good);
+        }
+        self.leader_acked = self.leader_acked.max(through.0);
+    }
+
+    /// These entries will not be acknowledged. The writer takes no more: what
+    /// follows them in a producer's numbering must not get in.
+    pub fn failed(&mut self, from: AppendSequence, through: AppendSequence, determinate: bool) {
+        for sequence in from.0..=through.0 {
+            let Some(at) = sequence.checked_sub(self.first_pending).and_then(|at| usize::try_from(at).ok())
+            else {
+                continue;
+            };
+            let Some(pending) = self.pending.get_mut(at) else { break };
+            let acks =
+                std::mem::take(&mut pending.all).into_iter().chain(std::mem::take(&mut pending.leader));
+            for ack in acks {
+                let name = self.log.name();
+                ack.reply.end(Err(if determinate {
+                    failure::not_leader(&name)
+                } else {
+                    failure::unknown_outcome(&name, "another broker took the partition over")
+                }));
+            }
+        }
+    }
+
+    /// The snapshot of exactly what is committed: the first entries of the next
+    /// ledger. `None` when the chain's next offset is another: then this writer
+    /// does not know the partition's state and must not go on.
+    pub fn snapshot(&mut self, base_offset: Offset, now: Now) -> Option<Vec<Entry>> {
+        let next_offset = self.pending.front().map_or(
+            if self.staged.builder.is_empty() { self.next_offset } else { self.staged.base_offset },
+            |pending| pending.header.base_offset,
+        );
+        if next_offset != base_offset {
+            return None;
+        }
+        self.producers.expire(now.wall_ms, self.producer_expiry);
+        let snapshot = Snapshot {
+            next_offset,
+            running_max_ms: self.committed_max_ms,
+            producers: self.producers.committed().clone(),
+        };
+        let entries = snapshot
+            .encode(now.wall_ms)
+            .into_iter()
+            .map(|payload| Entry {
+                prefix_len: u32::try_from(payload.len()).unwrap_or(u32::MAX),
+                payload,
+                next_offset,
+            })
+            .collect();
+        Some(entries)
+    }
+
+    /// Greatest batch timestamp that is committed in the last ledger.
+    #[must_use]
+    pub const fn segment_max_ms(&self) -> i64 {
+        self.segment_max_ms
+    }
+
+    /// A new ledger is the chain's last.
+    pub const fn segment_began(&mut self) {
+        self.segment_max_ms = i64::MIN;
+    }
+
+    /// Entries that are appended and not committed.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    fn judge(&self, batch: &Batch, now_ms: i64) -> Verdict {
+        match append_of(batch) {
+            Some(append) => self.producers.judge(&append, now_ms, self.producer_expiry),
+            None => Verdict::New,
+        }
+    }
+
+    /// Gives a new batch its offsets.
+    fn place(&mut self, now: Now, batch: Batch, actions: &mut Vec<chain::Action>) -> (Offset, Offset) {
+        if !self.staged.builder.fits(batch.bytes.len()) {
+            self.flush(now, actions);
+        }
+        let header = &batch.header;
+        let base_offset = self.next_offset;
+        let last_offset = Offset(base_offset.0 + u64::from(header.last_offset_delta));
+        if self.staged.builder.is_empty() {
+            self.staged.base_offset = base_offset;
+        }
+        if let Some(append) = append_of(&batch) {
+            self.producers.append(&append, base_offset, last_offset, now.wall_ms);
+        }
+        self.next_offset = last_offset.next();
+        self.running_max_ms = self.running_max_ms.max(header.max_timestamp_ms);
+        let line = Line {
+            position: 0,
+            last_offset,
+            max_timestamp_ms: header.max_timestamp_ms,
+            producer_id: header.producer_id,
+            producer_epoch: header.producer_epoch,
+            base_sequence: header.base_sequence,
+            record_count: header.record_count,
+            attributes: header.attributes.0,
+            control_type: -1,
+        };
+        self.staged.builder.push(batch, line);
+        (base_offset, last_offset)
+    }
+
+    /// A duplicate is answered once its original is committed.
+    fn acknowledge_duplicate(&mut self, ack: Ack) {
+        let last = ack.placed.last_offset;
+        if !self.staged.builder.is_empty() && last >= self.staged.base_offset {
+            return self.staged.all.push(ack);
+        }
+        let at = self.pending.partition_point(|pending| pending.header.last_offset < last);
+        match self.pending.get_mut(at) {
+            Some(pending) => pending.all.push(ack),
+            None => ack.good(),
+        }
+    }
+
+    fn commit_producers(&mut self, header: &EntryHeader) {
+        for (line, base_offset) in header.lines.iter().zip(header.base_offsets()) {
+            if line.producer_id >= 0 {
+                let append = line_append(line);
+                self.producers.commit(&append, base_offset, line.last_offset, header.appended_ms);
+            }
+        }
+    }
+
+    fn not_appended(&mut self, error: &AppendError, none: SmallVec<[Ack; 1]>) {
+        let Some(pending) = self.pending.pop_back() else { return };
+        let name = self.log.name();
+        let failure = match error {
+            AppendError::Closing => failure::shutting_down(),
+            AppendError::Deposed => failure::not_leader(&name),
+            AppendError::Malformed { .. } => failure::internal(format!("{name}: {error}")),
+        };
+        let acks = pending.all.into_iter().chain(pending.leader).chain(none);
+        acks.for_each(|ack| ack.reply.end(Err(failure.clone())));
+    }
+
+    fn out_of_order(&self, batch: &Batch, expected: i32) -> Failure {
+        let header = &batch.header;
+        Failure::new(
+            ErrorReason::OutOfOrderSequence,
+            format!(
+                "{}: producer {} sent sequence {} where {expected} follows",
+                self.log.name(),
+                header.producer_id,
+                header.base_sequence
+            ),
+        )
+    }
+
+    fn fenced(&self, batch: &Batch, current: i16) -> Failure {
+        let header = &batch.header;
+        Failure::new(
+            ErrorReason::InvalidProducerEpoch,
+            format!(
+                "{}: producer {} wrote with epoch {current}, epoch {} is over",
+                self.log.name(),
+                header.producer_id,
+                header.producer_epoch
+            ),
+        )
+    }
+}
+
+impl Staged {
+    fn add(&mut self, ack: Ack, acks: Acks) {
+        match acks {
+            Acks::All => self.all.push(ack),
+            Acks::Leader => self.leader.push(ack),
+            Acks::None => self.none.push(ack),
+        }
+    }
+}
+
+/// What an idempotent producer says of its batch.
+#[must_use]
+pub fn append_of(batch: &Batch) -> Option<Append> {
+    let header = &batch.header;
+    header.is_idempotent().then_some(Append {
+        producer_id: header.producer_id,
+        producer_epoch: header.producer_epoch,
+        base_sequence: header.base_sequence,
+        record_count: header.record_count,
+    })
+}
+
+/// The same, from an entry's directory.
+#[must_use]
+pub const fn line_append(line: &Line) -> Append {
+    Append {
+        producer_id: line.producer_id,
+        producer_epoch: line.producer_epoch,
+        base_sequence: line.base_sequence,
+        record_count: line.record_count,
+    }
+}

@@ -4,6 +4,7 @@
 //! - [`record`]: the record, one format on the wire and on disk.
 //! - [`message`]: requests to a bookie and its answers.
 //! - [`link`]: the trait by which a broker reaches a bookie.
+//! - [`tcp`]: the link over framed TCP.
 //! - [`ensemble`]: the replicas of a ledger and the arithmetic of quorums.
 //! - [`writer`]: one ledger's writer (W1, W2).
 //! - [`chain`]: one partition's writer, from ledger to ledger (W3 to W5).
@@ -21,4 +22,5 @@ pub mod message;
 pub mod record;
 pub mod recovery;
 pub mod replica;
+pub mod tcp;
 pub mod writer;

@@ -97,12 +97,10 @@ impl EmbeddedStore {
             redb::Error::DatabaseAlreadyOpen => OpenError::InUse(path.to_owned()),
             source => OpenError::File { path: path.to_owned(), source: Box::new(source) },
         };
-        let database = builder().create(path).map_err(|error| at(error.into()))?;
-        // The file's name must outlive a power cut too.
-        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-        File::open(parent.unwrap_or(Path::new(".")))
-            .and_then(|directory| directory.sync_all())
-            .map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
+        if !path.exists() {
+            create(path, &at)?;
+        }
+        let database = builder().open(path).map_err(|error| at(error.into()))?;
         Self::start(database, path)
     }
 
@@ -125,8 +123,11 @@ impl EmbeddedStore {
         if let Some(found) = loaded.format.filter(|format| *format != FORMAT) {
             return Err(OpenError::Format { path: path.to_owned(), found });
         }
+        let loaded_anew = loaded.format.is_none();
         let (state, changes) = loaded.without_leases();
-        commit(&database, &changes, state.revision()).map_err(file)?;
+        if loaded_anew || !changes.is_empty() {
+            commit(&database, &changes, state.revision()).map_err(file)?;
+        }
         let shared = Shared::new(state);
         let clock = Instant::now();
         let (requests, inbox) = sync_channel(QUEUE);
@@ -346,6 +347,25 @@ impl Batch {
         self.answers.push(answer);
         Ok(())
     }
+}
+
+/// Makes the file under another name and gives it its own when it is complete:
+/// a power cut leaves a whole file or none. When another process makes it at
+/// the same time, the first one's stays.
+fn create(path: &Path, at: &impl Fn(redb::Error) -> OpenError) -> Result<(), OpenError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{}.new", uuid::Uuid::new_v4()));
+    let new = PathBuf::from(name);
+    let database = builder().create(&new).map_err(|error| at(error.into()))?;
+    commit(&database, &[], Revision(1)).map_err(at)?;
+    drop(database);
+    let io = |source| OpenError::Io { path: path.to_owned(), source };
+    match std::fs::hard_link(&new, path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(io(error)),
+        Ok(()) | Err(_) => std::fs::remove_file(&new).map_err(io)?,
+    }
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    File::open(parent.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all()).map_err(io)
 }
 
 fn builder() -> redb::Builder {

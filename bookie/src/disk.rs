@@ -2,11 +2,12 @@
 //! is on a thread that may block.
 //!
 //! - [`real`]: a directory of the file system, past the page cache if it can be.
-
+//! - [`sim`]: a disk that drops, tears and reorders what was not synced.
 //! - [`aligned`]: buffers that start and end on a block.
 
 pub mod aligned;
 pub mod real;
+pub mod sim;
 
 use std::fmt;
 use std::io;
@@ -14,6 +15,7 @@ use std::sync::Arc;
 
 pub use aligned::{AlignedBuffer, BufferPool};
 pub use real::RealDisk;
+pub use sim::SimDisk;
 
 /// Log batches start and end on a multiple of this, or of the disk's own block
 /// when that is larger (L2).

@@ -196,9 +196,7 @@ impl<F: DiskFile> Catalog<F> {
             (ExtentLines::Memory(lines), _) => {
                 Lines::Known(lines[skip as usize..(skip + count) as usize].to_vec())
             }
-            (ExtentLines::Stored(first), Some(stored)) => {
-                Lines::Stored(stored.clone(), first + skip, count)
-            }
+            (ExtentLines::Stored(first), Some(stored)) => Lines::Stored(stored.clone(), first + skip, count),
             (ExtentLines::Stored(_), None) => {
                 return Lookup::Unknown(format!("the index of log file {} is gone", extent.generation.0));
             }
@@ -250,7 +248,8 @@ impl<F: DiskFile> Catalog<F> {
     pub fn unindexed(&self) -> Vec<Generation> {
         let inner = self.read();
         let newest = inner.files.keys().next_back().copied();
-        let missing = inner.files.iter().filter(|&(&id, source)| source.lines.is_none() && Some(id) != newest);
+        let missing =
+            inner.files.iter().filter(|&(&id, source)| source.lines.is_none() && Some(id) != newest);
         missing.map(|(&generation, _)| generation).collect()
     }
 
@@ -367,7 +366,9 @@ pub struct Settled {
 }
 
 fn lost<F>(mark: LedgerId) -> Lookup<F> {
-    Lookup::Unknown(format!("this bookie lost a tail of its log and may have lost entries of ledgers below {mark}"))
+    Lookup::Unknown(format!(
+        "this bookie lost a tail of its log and may have lost entries of ledgers below {mark}"
+    ))
 }
 
 const fn is_entry(kind: Kind) -> bool {
@@ -450,9 +451,7 @@ impl Readable {
             !(covered && old.generation < extent.generation)
         });
         let superseded = self.extents.iter().any(|other| {
-            other.generation > extent.generation
-                && other.first <= extent.first
-                && extent.end() <= other.end()
+            other.generation > extent.generation && other.first <= extent.first && extent.end() <= other.end()
         });
         if superseded {
             return;

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use quire_metadata::operations::bookie_start::StartRefused;
 use quire_metadata::store::StoreError;
 use quire_proto::id::BookieId;
 
@@ -30,35 +31,26 @@ pub enum Error {
         /// Who asks.
         expected: String,
     },
-    /// The registry does not know this bookie (B1).
-    #[error(
-        "bookie {bookie} is not in the cluster's registry: it was removed, or the metadata was reset. Its data is \
-         kept in {}; restore the metadata, or start with an empty directory to join as a new bookie",
-        dir.display()
-    )]
-    Unregistered {
+    /// The registry knows better which start is the newest (B1).
+    #[error("bookie {bookie} in {} must not serve: {why}", dir.display())]
+    Refused {
         /// The identity in the directory.
         bookie: BookieId,
         /// The data directory.
         dir: PathBuf,
+        /// Why, and what to do.
+        why: StartRefused,
     },
-    /// The registry has seen a later start than the directory has (B1).
+    /// The cluster was not set up.
     #[error(
-        "bookie {bookie} in {} is at start {found}, the registry has seen start {registered}: the disk is an older \
-         copy, or another machine runs under this identity. Bring the right disk back, or start with an empty \
-         directory to join as a new bookie",
-        dir.display()
+        "the metadata has no cluster {0:?}: start it with its first process, or check the cluster's name"
     )]
-    Behind {
-        /// The identity in the directory.
-        bookie: BookieId,
-        /// The data directory.
-        dir: PathBuf,
-        /// The directory's generation.
-        found: u64,
-        /// The registry's.
-        registered: u64,
-    },
+    NoCluster(String),
+    /// Another start of the same bookie was registered while this one served.
+    #[error(
+        "another start of bookie {0} has been registered, or it was removed from the registry: this one stops"
+    )]
+    Superseded(BookieId),
     /// A file cannot be understood.
     #[error("{file} in {} cannot be read: {cause}", dir.display())]
     Malformed {

@@ -5,23 +5,34 @@
 //!
 //! - [`bookie`]: start, connect, health, shutdown.
 //! - [`options`], [`error`]: what can be set, what can go wrong.
-//! - [`engine`]: the ledgers' machine on its log.
-//! - [`reader`], [`cache`]: reading entries.
-//! - [`log`]: files, commit batches, boot.
+//! - `link`: the in-process link. `inbox`, `thread`: the log thread.
+//! - [`directory`]: the data directory and whose it is (B1). `registrar`: what
+//!   is told to the metadata. `importer`: repair (B7). `upkeep`: indexes, space,
+//!   recycling, scrub.
+//! - [`engine`]: the ledgers' machine on its log. The simulator drives it, too.
+//! - [`reader`], [`cache`], [`tail`]: reading entries.
 //! - [`catalog`]: what can be read, and where it is.
-//! - [`tail`]: what was written last, in memory.
+//! - [`log`]: files, commit batches, boot.
 //! - [`disk`]: the files, real and simulated.
 
 pub mod bookie;
 pub mod cache;
 pub mod catalog;
+pub mod directory;
 pub mod disk;
 pub mod engine;
 pub mod error;
+mod importer;
+mod inbox;
+mod link;
 pub mod log;
 pub mod options;
 pub mod reader;
+mod registrar;
+mod shared;
 pub mod tail;
+mod thread;
+mod upkeep;
 
 pub use bookie::{Bookie, Health, InProcessConnector};
 pub use error::Error;

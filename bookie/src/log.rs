@@ -55,6 +55,15 @@ pub struct Parts<D: Disk> {
     pub random: Random,
 }
 
+impl<D: Disk> fmt::Debug for Parts<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parts")
+            .field("disk", &self.disk)
+            .field("bookie", &self.bookie)
+            .finish_non_exhaustive()
+    }
+}
+
 /// The log of a bookie.
 pub struct Log<D: Disk> {
     parts: Parts<D>,
@@ -267,8 +276,7 @@ impl<D: Disk> Log<D> {
     fn roll(&mut self, snapshot: Vec<Vec<u8>>, room: usize) -> Result<(), Error> {
         let generation = self.active.header.generation.next();
         let first_sequence = self.sequence.next();
-        let beginning =
-            Beginning { generation, first_sequence, mark: self.durable, cut: None, snapshot };
+        let beginning = Beginning { generation, first_sequence, mark: self.durable, cut: None, snapshot };
         let Begun { active, batches } = begin_file(&mut self.parts, beginning, room)?;
         let block = self.active.header.block as usize;
         let seed = self.active.header.seed();
@@ -331,9 +339,10 @@ fn begin_file<D: Disk>(
     };
     let mut writer = FileStart::new(header, mark, cut, &snapshot);
     if let Some(copies) = cut {
-        let body = copies.placed.iter().fold(header.seed(), |crc, placed| {
-            crc32c::crc32c_append(crc, &placed.header.encode())
-        });
+        let body = copies
+            .placed
+            .iter()
+            .fold(header.seed(), |crc, placed| crc32c::crc32c_append(crc, &placed.header.encode()));
         writer.push(Content::Cut(first_sequence), batch_len(copies.placed.len()), body, &copies.bytes);
     }
     for (at, part) in snapshot.iter().enumerate() {
@@ -404,11 +413,7 @@ impl FileStart {
 }
 
 fn creator_of(record: &Record) -> Option<[u8; 16]> {
-    if record.header.kind == Kind::Create {
-        record.payload.to_bytes().first_chunk().copied()
-    } else {
-        None
-    }
+    if record.header.kind == Kind::Create { record.payload.to_bytes().first_chunk().copied() } else { None }
 }
 
 /// Lengths within a batch: bounded by the largest payload and by what a boot

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::error::Error;
+
 /// How a bookie runs. All sizes are bytes.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -53,5 +55,25 @@ impl Options {
             publish_every: Duration::from_secs(2),
             scrub_bytes_per_second: 4 << 20,
         }
+    }
+
+    /// Whether each option is in its range.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let wrong = |text: &str| Err(Error::Option(text.to_owned()));
+        if !(1 << 20..=1 << 32).contains(&self.file_bytes) || !self.file_bytes.is_multiple_of(64 << 10) {
+            return wrong("file_bytes must be 1 MiB to 4 GiB, in whole 64 KiB");
+        }
+        if !(0.0 < self.low_water && self.low_water <= self.high_water && self.high_water <= 1.0) {
+            return wrong(
+                "low_water and high_water must be above 0 and at most 1, the low one not above the high one",
+            );
+        }
+        if self.reads_max == 0 || self.inbox_bytes == 0 {
+            return wrong("reads_max and inbox_bytes must be above 0");
+        }
+        if self.publish_every.is_zero() {
+            return wrong("publish_every must be above 0");
+        }
+        Ok(())
     }
 }

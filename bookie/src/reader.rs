@@ -103,7 +103,8 @@ impl<D: Disk> Reader<D> {
         let mut gathered = Gathered { read, next: read.from, records: Vec::new(), bytes: 0 };
         let mut relearnt = false;
         while !gathered.is_full() {
-            let left = read.max_entries.saturating_sub(u32::try_from(gathered.records.len()).unwrap_or(u32::MAX));
+            let left =
+                read.max_entries.saturating_sub(u32::try_from(gathered.records.len()).unwrap_or(u32::MAX));
             let location = match self.catalog.lookup(read.ledger, gathered.next, left.min(LOOK_UP_MAX)) {
                 Lookup::Found(location) => location,
                 // What was gathered is an answer of its own.

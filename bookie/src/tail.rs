@@ -55,9 +55,8 @@ impl Tail {
     #[must_use]
     pub fn get(&self, generation: Generation, position: u64, length: usize) -> Option<Bytes> {
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
-        let after = state
-            .batches
-            .partition_point(|&(other, start, _)| (other, start) <= (generation, position));
+        let after =
+            state.batches.partition_point(|&(other, start, _)| (other, start) <= (generation, position));
         let (other, start, batch) = state.batches.get(after.checked_sub(1)?)?;
         let from = usize::try_from(position - start).ok().filter(|_| *other == generation)?;
         let to = from.checked_add(length).filter(|&to| to <= batch.len())?;

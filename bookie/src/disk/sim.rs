@@ -204,8 +204,7 @@ impl SimDisk {
             .contents
             .iter()
             .map(|(&id, content)| {
-                let inode =
-                    Inode { current: content.clone(), durable: content.clone(), pending: Vec::new() };
+                let inode = Inode { current: content.clone(), durable: content.clone(), pending: Vec::new() };
                 (id, inode)
             })
             .collect();

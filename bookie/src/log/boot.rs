@@ -10,6 +10,7 @@
 //! what was good above the durable mark, read past the page cache: it may never
 //! have been synced.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ use super::index::{self, Directory};
 use super::pool::{log_generation, log_name};
 use super::scan::{self, Batch, Placed};
 use super::snapshot::{self, Snapshot};
-use super::{Active, Begun, Beginning, Copies, Log, Parts, begin_file};
+use super::{Active, Beginning, Begun, Copies, Log, Parts, begin_file};
 use crate::catalog::{LogFile, Settled};
 use crate::disk::{Access, AlignedBuffer, Disk, DiskFile};
 use crate::error::Error;
@@ -45,6 +46,16 @@ pub struct Boot<D: Disk> {
     seen: Sequence,
     newest: Generation,
     damage: Vec<String>,
+}
+
+impl<D: Disk> fmt::Debug for Boot<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Boot")
+            .field("end", &self.end.0)
+            .field("mark", &self.mark.0)
+            .field("damage", &self.damage)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A file that was read batch by batch.
@@ -70,6 +81,7 @@ enum Entries<F> {
 }
 
 /// The log, and the machine of its ledgers.
+#[derive(Debug)]
 pub struct Opened<D: Disk> {
     /// The log.
     pub log: Log<D>,
@@ -85,7 +97,8 @@ impl<D: Disk> Boot<D> {
     /// # Errors
     /// When the directory cannot be listed or a file cannot be opened.
     pub fn scan(disk: &D, bookie: BookieId) -> Result<Self, Error> {
-        let failed = |source| Error::Disk { operation: "listing", file: "the data directory".to_owned(), source };
+        let failed =
+            |source| Error::Disk { operation: "listing", file: "the data directory".to_owned(), source };
         let names = disk.list().map_err(failed)?;
         let mut generations: Vec<_> = names.iter().filter_map(|name| log_generation(name)).collect();
         generations.sort_unstable();
@@ -147,7 +160,8 @@ impl<D: Disk> Boot<D> {
             && self.newest < next
         {
             self.newest = next;
-            self.damage.push(format!("log file {} goes on in {}, which is missing", base.generation.0, next.0));
+            self.damage
+                .push(format!("log file {} goes on in {}, which is missing", base.generation.0, next.0));
         }
     }
 
@@ -202,10 +216,9 @@ impl<D: Disk> Boot<D> {
     /// what stands behind a hole is kept.
     fn kept(&self, damaged: bool) -> impl Iterator<Item = (&Scanned<D::File>, &Batch)> {
         let end = self.end;
-        let batches = self.scanned.iter().flat_map(|file| file.batches.iter().map(move |batch| (file, batch)));
-        batches.filter(move |(_, batch)| {
-            batch.records.is_some() && (damaged || batch.header.sequence < end)
-        })
+        let batches =
+            self.scanned.iter().flat_map(|file| file.batches.iter().map(move |batch| (file, batch)));
+        batches.filter(move |(_, batch)| batch.records.is_some() && (damaged || batch.header.sequence < end))
     }
 
     fn facts_with_entries(&self, published: Sequence, damaged: bool) -> Facts {
@@ -317,8 +330,9 @@ impl<D: Disk> Boot<D> {
             if records.is_empty() {
                 continue;
             }
-            let bytes = read_batch(&*file.file, batch, file.header.as_ref())
-                .map_err(|source| Error::Disk { operation: "read", file: log_name(file.generation), source })?;
+            let bytes = read_batch(&*file.file, batch, file.header.as_ref()).map_err(|source| {
+                Error::Disk { operation: "read", file: log_name(file.generation), source }
+            })?;
             let at = copies.bytes.len() as u64;
             copies.bytes.extend_from_slice(&bytes.as_slice()[BATCH_HEADER_LEN..batch.header.length as usize]);
             let body = batch.position + BATCH_HEADER_LEN as u64;
@@ -349,9 +363,7 @@ impl<D: Disk> Boot<D> {
             parts.catalog.add_file(log_file(scanned.generation, &scanned.file), None);
             let records: Vec<_> = self
                 .kept(damaged)
-                .filter(|(file, batch)| {
-                    file.generation == scanned.generation && batch.header.sequence < end
-                })
+                .filter(|(file, batch)| file.generation == scanned.generation && batch.header.sequence < end)
                 .filter_map(|(_, batch)| batch.records.as_ref())
                 .flatten()
                 .copied()
@@ -398,17 +410,17 @@ impl Expected {
 
 fn open<D: Disk>(disk: &D, generation: Generation) -> Result<Arc<D::File>, Error> {
     let name = log_name(generation);
-    disk.open(&name, Access::Direct).map_err(|source| Error::Disk { operation: "opening", file: name, source })
+    disk.open(&name, Access::Direct).map_err(|source| Error::Disk {
+        operation: "opening",
+        file: name,
+        source,
+    })
 }
 
-fn scan_file<D: Disk>(
-    disk: &D,
-    generation: Generation,
-    bookie: BookieId,
-) -> Result<Scanned<D::File>, Error> {
+fn scan_file<D: Disk>(disk: &D, generation: Generation, bookie: BookieId) -> Result<Scanned<D::File>, Error> {
     let file = open(disk, generation)?;
-    let header = scan::file_header(&*file)
-        .filter(|header| header.generation == generation && header.bookie == bookie);
+    let header =
+        scan::file_header(&*file).filter(|header| header.generation == generation && header.bookie == bookie);
     let mut batches = Vec::new();
     if let Some(header) = &header {
         scan::scan(&*file, header, |batch| batches.push(batch));
@@ -432,11 +444,7 @@ fn entries_below(file: &impl DiskFile, header: &FileHeader, end: Option<Sequence
     entries
 }
 
-fn read_batch(
-    file: &impl DiskFile,
-    batch: &Batch,
-    header: Option<&FileHeader>,
-) -> io::Result<AlignedBuffer> {
+fn read_batch(file: &impl DiskFile, batch: &Batch, header: Option<&FileHeader>) -> io::Result<AlignedBuffer> {
     let block = header.map_or(crate::disk::BLOCK, |header| header.block as usize);
     let length = (batch.header.length as usize).next_multiple_of(block);
     let mut buffer = AlignedBuffer::new(length);

@@ -1,0 +1,321 @@
+//! What a bookie does beside serving, on a thread of its own: writes the
+//! indexes of full files, fills files ahead, watches its space (L6), recycles
+//! files (L8), and reads everything again, slowly.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use quire_ledger::message::{Read, Response};
+use quire_ledger::record::Record;
+use quire_ledger::replica::{Admission, Event};
+use quire_proto::id::EntryId;
+
+use crate::catalog::{Catalog, LogFile};
+use crate::disk::{Disk, DiskFile};
+use crate::inbox::{Inbox, Message};
+use crate::log::format::Generation;
+use crate::log::index;
+use crate::log::pool::{FILL_BYTES, FilePool};
+use crate::log::scan;
+use crate::reader::Reader;
+use crate::shared::Shared;
+
+/// Between two rounds.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// How fast files are filled ahead and living entries copied, bytes a second.
+const BACKGROUND_BYTES_PER_SECOND: u64 = 64 << 20;
+
+/// Copied at once.
+const COPY_BYTES: u32 = 1 << 20;
+
+/// A file of which less than this part lives is emptied; more when space is
+/// short.
+const MOSTLY_DEAD: f64 = 0.2;
+const MOSTLY_DEAD_WHEN_FULL: f64 = 0.6;
+
+/// Stops the upkeep.
+#[derive(Debug, Default)]
+pub(crate) struct Stop {
+    stopped: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Stop {
+    pub(crate) fn stop(&self) {
+        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits; false when it is stopped.
+    fn wait(&self, how_long: Duration) -> bool {
+        let stopped = self.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.changed.wait_timeout_while(stopped, how_long, |stopped| !*stopped);
+        !*waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// When which part of the disk is in use.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Water {
+    pub(crate) high: f64,
+    pub(crate) low: f64,
+    pub(crate) reserve_bytes: u64,
+}
+
+impl Water {
+    /// What to take, given what is taken now (L6). `used`: the part of the disk
+    /// in use; `left`: bytes that can still be written.
+    pub(crate) fn admission(&self, now: Admission, used: f64, left: u64) -> Admission {
+        // Half of the reserve is for recovery, the other for fences.
+        if left < self.reserve_bytes / 2 {
+            Admission::Fences
+        } else if used >= self.high || left < self.reserve_bytes {
+            Admission::Recovery
+        } else if used < self.low || now == Admission::All {
+            Admission::All
+        } else {
+            Admission::Recovery
+        }
+    }
+}
+
+/// The upkeep of one bookie.
+pub(crate) struct Upkeep<D: Disk> {
+    pub(crate) disk: D,
+    pub(crate) pool: Arc<FilePool>,
+    pub(crate) catalog: Arc<Catalog<D::File>>,
+    pub(crate) reader: Arc<Reader<D>>,
+    pub(crate) inbox: Arc<Inbox>,
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) stop: Arc<Stop>,
+    pub(crate) water: Water,
+    pub(crate) scrub_bytes_per_second: u64,
+    /// Taken out of the catalog; readers may still hold them.
+    pub(crate) draining: Vec<Arc<LogFile<D::File>>>,
+    /// Cannot be emptied: something in them is unreadable.
+    pub(crate) stuck: BTreeSet<Generation>,
+    /// The file that the scrub read last, and when it may read on.
+    pub(crate) scrubbed: Generation,
+    pub(crate) scrub_at: Instant,
+}
+
+impl<D: Disk> Upkeep<D> {
+    /// Runs until it is stopped.
+    pub(crate) fn run(mut self) {
+        while self.stop.wait(EVERY) {
+            self.write_indexes();
+            self.watch_space();
+            self.recycle();
+            self.fill_ahead();
+            self.scrub();
+        }
+    }
+
+    fn write_indexes(&self) {
+        for generation in self.catalog.unindexed() {
+            let (runs, lines) = self.catalog.lines_of(generation);
+            match index::write(&self.disk, generation, runs, &lines) {
+                Ok(directory) => self.catalog.switch_to_index(generation, directory),
+                // Its lines stay in memory.
+                Err(error) => {
+                    tracing::warn!(%error, generation = generation.0, "an index could not be written");
+                }
+            }
+        }
+    }
+
+    /// Files that wait count as free.
+    fn watch_space(&self) {
+        let Ok(space) = self.disk.space() else { return };
+        let left = space.free + self.pool.ready() as u64 * self.pool.file_bytes();
+        let used = 1.0 - left as f64 / (space.total.max(1)) as f64;
+        metrics::gauge!("quire_bookie_disk_free_bytes").set(left as f64);
+        metrics::gauge!("quire_bookie_ledgers").set(self.catalog.ledgers() as f64);
+        let now = self.shared.admission();
+        let next = self.water.admission(now, used, left);
+        if now == next {
+            return;
+        }
+        if next < Admission::All {
+            tracing::warn!(left, ?next, "the disk is nearly full: the bookie takes no new entries");
+        } else {
+            tracing::info!(left, "the bookie takes new entries again");
+        }
+        metrics::gauge!("quire_bookie_read_only").set(f64::from(u8::from(next < Admission::All)));
+        self.shared.set_admission(next);
+        // A log thread that is stopped takes nothing anyway.
+        _ = self.inbox.push(Message::Event(Event::Admission(next)));
+    }
+
+    /// L8: a file whose ledgers are all gone is recycled whole; one that is
+    /// mostly dead is emptied first.
+    fn recycle(&mut self) {
+        let usage = self.catalog.usage();
+        let newest = usage.keys().next_back().copied().unwrap_or_default();
+        let full = self.shared.admission() < Admission::All;
+        let mostly_dead = if full { MOSTLY_DEAD_WHEN_FULL } else { MOSTLY_DEAD };
+        for (&generation, usage) in usage.iter().filter(|&(&generation, _)| generation < newest) {
+            let Some(file) = self.catalog.file(generation) else { continue };
+            let share = usage.live as f64 / file.file.len().max(1) as f64;
+            let emptied = usage.live == 0
+                || (share < mostly_dead && !self.stuck.contains(&generation) && self.empty(generation));
+            drop(file);
+            if emptied {
+                self.draining.extend(self.catalog.remove_file(generation));
+            }
+        }
+        let keep = self.pool_max();
+        self.draining.retain(|file| {
+            let read_by_others = Arc::strong_count(file) > 1;
+            read_by_others || !reuse(&self.disk, &self.pool, file.generation, keep)
+        });
+    }
+
+    /// One ahead, and the reserve.
+    fn pool_max(&self) -> usize {
+        let reserve = self.water.reserve_bytes.div_ceil(self.pool.file_bytes());
+        usize::try_from(reserve).unwrap_or(usize::MAX).saturating_add(1)
+    }
+
+    /// Copies what lives in a file; whether all of it is durable elsewhere.
+    fn empty(&mut self, generation: Generation) -> bool {
+        for run in self.catalog.runs_of(generation) {
+            let (mut next, end) = (EntryId(run.first), EntryId(run.first + u64::from(run.count)));
+            while next < end {
+                let max_entries = u32::try_from(end.0 - next.0).unwrap_or(u32::MAX);
+                let read = Read {
+                    ledger: run.ledger,
+                    from: next,
+                    max_entries,
+                    max_bytes: COPY_BYTES,
+                    prefix: false,
+                };
+                match self.reader.read(&read) {
+                    Response::Entries(records) => {
+                        next = EntryId(next.0 + records.len() as u64);
+                        if !self.copy(records) {
+                            return false;
+                        }
+                    }
+                    Response::Deleted => break,
+                    other => {
+                        tracing::error!(generation = generation.0, ?other, "a log file cannot be emptied");
+                        self.stuck.insert(generation);
+                        return false;
+                    }
+                }
+            }
+        }
+        tracing::info!(generation = generation.0, "the living entries of a log file were copied");
+        true
+    }
+
+    fn copy(&self, records: Vec<Record>) -> bool {
+        let bytes: u64 = records.iter().map(|record| record.header.record_len() as u64).sum();
+        let (done, copied) = sync_channel(1);
+        if self.inbox.push(Message::Copy(records, done)).is_err() || copied.recv().is_err() {
+            return false;
+        }
+        metrics::counter!("quire_bookie_copied_bytes_total").increment(bytes);
+        self.stop.wait(pause(bytes))
+    }
+
+    fn fill_ahead(&self) {
+        let space = self.disk.space();
+        let fits = space.is_ok_and(|space| {
+            let after = space.free.saturating_sub(self.pool.file_bytes());
+            1.0 - after as f64 / space.total.max(1) as f64 <= self.water.high
+        });
+        if self.pool.ready() >= self.pool_max() || !fits {
+            return;
+        }
+        let filled = self.pool.fill(&self.disk, || self.stop.wait(pause(FILL_BYTES as u64)));
+        if let Err(error) = filled {
+            tracing::warn!(%error, "a log file could not be filled ahead");
+        }
+    }
+
+    /// Reads one file again after another, each when its time has come.
+    fn scrub(&mut self) {
+        if self.scrub_bytes_per_second == 0 || Instant::now() < self.scrub_at {
+            return;
+        }
+        let full: Vec<_> = self.catalog.usage().into_keys().collect();
+        let full = &full[..full.len().saturating_sub(1)];
+        let next = full.iter().copied().find(|&generation| generation > self.scrubbed);
+        let Some(generation) = next.or_else(|| full.first().copied()) else { return };
+        self.scrubbed = generation;
+        let Some(file) = self.catalog.file(generation) else { return };
+        let seconds = file.file.len() / self.scrub_bytes_per_second;
+        self.scrub_at = Instant::now() + Duration::from_secs(seconds.max(1));
+        let mut bad = 0_u64;
+        match scan::file_header(&*file.file) {
+            Some(header) => {
+                scan::scan(&*file.file, &header, |batch| bad += u64::from(batch.records.is_none()))
+            }
+            None => bad += 1,
+        }
+        metrics::counter!("quire_bookie_scrubbed_bytes_total").increment(file.file.len());
+        if bad > 0 {
+            metrics::counter!("quire_bookie_scrub_errors_total").increment(bad);
+            tracing::error!(
+                generation = generation.0,
+                bad,
+                "the scrub found damaged batches: repair from peers"
+            );
+            self.shared.set_damaged();
+        }
+    }
+}
+
+fn reuse<D: Disk>(disk: &D, pool: &FilePool, generation: Generation, keep: usize) -> bool {
+    let name = index::name(generation);
+    let reused = match disk.list() {
+        Ok(names) if names.contains(&name) => disk.remove(&name),
+        listed => listed.map(drop),
+    }
+    .and_then(|()| pool.recycle(disk, generation, keep));
+    match reused {
+        Ok(()) => {
+            metrics::counter!("quire_bookie_recycled_files_total").increment(1);
+            tracing::info!(generation = generation.0, "a log file was recycled");
+            true
+        }
+        Err(error) => {
+            tracing::warn!(%error, generation = generation.0, "a log file could not be recycled, trying again");
+            false
+        }
+    }
+}
+
+/// How long to wait after so many bytes.
+fn pause(bytes: u64) -> Duration {
+    Duration::from_micros(bytes.saturating_mul(1_000_000) / BACKGROUND_BYTES_PER_SECOND)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn l6_a_full_disk_is_read_only_until_it_is_below_the_low_water_mark() {
+        let water = Water { high: 0.95, low: 0.90, reserve_bytes: 100 };
+        let mut now = Admission::All;
+        for (used, left, expected) in [
+            (0.50, 1000, Admission::All),
+            (0.94, 1000, Admission::All),
+            (0.95, 1000, Admission::Recovery),
+            (0.92, 1000, Admission::Recovery),
+            (0.98, 49, Admission::Fences),
+            (0.98, 60, Admission::Recovery),
+            (0.89, 1000, Admission::All),
+            (0.50, 99, Admission::Recovery),
+        ] {
+            now = water.admission(now, used, left);
+            assert_eq!(now, expected, "{used} {left}");
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! The bookie as its neighbours see it.
+
+mod service;
+mod support;

@@ -134,7 +134,7 @@ impl std::fmt::Display for Identity {
             writeln!(text, "intent {} {}", intent.generation, intent.nonce)?;
         }
         let crc = crc32c::crc32c(text.as_bytes());
-        write!(f, "{text}crc {crc:08x}\n")
+        writeln!(f, "{text}crc {crc:08x}")
     }
 }
 

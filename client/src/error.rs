@@ -61,6 +61,10 @@ pub enum Error {
         /// Whether it is known that it had no effect.
         determinate: bool,
     },
+    /// The last try failed, and of an earlier one it is not known whether it
+    /// succeeded.
+    #[error("{0}; an earlier try may have succeeded")]
+    Uncertain(Box<Error>),
     /// A record does not fit a batch.
     #[error("a record of {size} bytes does not fit a batch of at most {limit} bytes (max.message.bytes)")]
     RecordTooLarge {
@@ -97,6 +101,7 @@ impl Error {
         match self {
             Self::Connect { .. } | Self::Disconnected { .. } | Self::Timeout { .. } => true,
             Self::Broker(failure) => failure.is_retryable(),
+            Self::Uncertain(last) => last.is_retryable(),
             Self::Invalid(_)
             | Self::Foreign { .. }
             | Self::RecordTooLarge { .. }
@@ -110,7 +115,7 @@ impl Error {
     #[must_use]
     pub fn is_determinate(&self) -> bool {
         match self {
-            Self::Disconnected { .. } => false,
+            Self::Disconnected { .. } | Self::Uncertain(_) => false,
             Self::Timeout { determinate, .. } => *determinate,
             Self::Broker(failure) => failure.is_determinate(),
             Self::Invalid(_)
@@ -128,8 +133,14 @@ impl Error {
         match self {
             Self::Broker(failure) => Some(failure.reason),
             Self::Timeout { last, .. } => last.as_ref().and_then(|last| last.reason()),
+            Self::Uncertain(last) => last.reason(),
             _ => None,
         }
+    }
+
+    /// The same failure when it is not known what an earlier try did.
+    pub(crate) fn uncertain(self) -> Self {
+        if self.is_determinate() { Self::Uncertain(Box::new(self)) } else { self }
     }
 
     /// What a status from this address means.

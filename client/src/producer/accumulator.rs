@@ -397,3 +397,6 @@ fn unknown_partition(topic: &str, partition: usize, count: u32) -> Error {
     let message = format!("topic {topic:?} has no partition {partition}: it has {count}, counted from 0");
     Failure::new(ErrorReason::UnknownPartition, message).into()
 }
+
+#[cfg(test)]
+mod tests;

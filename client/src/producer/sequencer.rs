@@ -21,6 +21,10 @@ use crate::backoff::Backoff;
 /// - After a failure nothing is sent until all that is under way is answered or
 ///   its connection broken; then everything unresolved goes again, in order,
 ///   byte for byte.
+/// - Until a broker has acknowledged something under an identity, one batch is
+///   under way at a time: a broker takes an identity that it does not know at any
+///   sequence, so the second batch must not get there when the first was refused.
+///   The same after a long silence, in which the broker may have forgotten.
 /// - A batch that fails for good leaves a gap in the sequences. What may have
 ///   been appended behind it is first cleared up under the old identity; only
 ///   what certainly was not is sealed anew, under a fresh one.
@@ -36,10 +40,15 @@ pub(crate) struct Sequencer<T> {
     outstanding: usize,
     recovering: bool,
     gap: bool,
+    /// When a broker last acknowledged something under this identity.
+    acknowledged_at: Option<Instant>,
     attempt: u32,
     not_before: Option<Instant>,
     last_error: Option<Error>,
 }
+
+/// Brokers remember an identity for longer than this.
+const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 
 /// How a partition is sent to.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +99,7 @@ impl<T> Sequencer<T> {
             outstanding: 0,
             recovering: false,
             gap: false,
+            acknowledged_at: None,
             attempt: 0,
             not_before: None,
             last_error: None,
@@ -115,6 +125,7 @@ impl<T> Sequencer<T> {
         self.identity = Some(identity);
         self.next_sequence = 0;
         self.gap = false;
+        self.acknowledged_at = None;
         for index in 0..self.batches.len() {
             if !self.batches[index].is_resolved() {
                 let producer = self.claim(self.batches[index].batch.header.record_count);
@@ -156,7 +167,8 @@ impl<T> Sequencer<T> {
 
     /// The next batch to send, which counts as sent from now on.
     pub(crate) fn next(&mut self, now: Instant) -> Option<(Token, Bytes)> {
-        if self.not_before.is_some_and(|at| at > now) || (self.recovering && self.outstanding > 0) {
+        let alone = self.recovering || !self.is_known(now);
+        if self.not_before.is_some_and(|at| at > now) || (alone && self.outstanding > 0) {
             return None;
         }
         self.recovering = false;
@@ -166,6 +178,11 @@ impl<T> Sequencer<T> {
         self.batches[index].state = State::Sent;
         self.outstanding += 1;
         Some((Token(self.first_token + index as u64), self.batches[index].batch.bytes.clone()))
+    }
+
+    /// Whether the broker surely remembers this identity.
+    fn is_known(&self, now: Instant) -> bool {
+        !self.rules.idempotent || self.acknowledged_at.is_some_and(|at| now < at + REMEMBERED_FOR)
     }
 
     /// A broker answered for a batch.
@@ -179,6 +196,7 @@ impl<T> Sequencer<T> {
         match outcome {
             Ok(offset) => {
                 self.batches[index].state = State::Resolved(Ok(offset));
+                self.acknowledged_at = Some(now);
                 self.attempt = 0;
                 self.last_error = None;
             }
@@ -222,7 +240,8 @@ impl<T> Sequencer<T> {
         if error.is_retryable() {
             batch.state = State::Waiting;
         } else {
-            batch.state = State::Resolved(Err(error.clone()));
+            let error = error.clone();
+            batch.state = State::Resolved(Err(if batch.maybe_appended { error.uncertain() } else { error }));
             self.gap = self.rules.idempotent;
         }
     }
@@ -312,3 +331,6 @@ impl<T> Unresolved<T> {
 const fn after(sequence: i32, records: u32) -> i32 {
     (sequence.cast_unsigned().wrapping_add(records) & i32::MAX.cast_unsigned()).cast_signed()
 }
+
+#[cfg(test)]
+mod tests;

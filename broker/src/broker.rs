@@ -82,7 +82,13 @@ impl Broker {
         for inbox in &shards {
             let shard =
                 Shard::new(Arc::clone(&context), Arc::clone(&pool), Arc::clone(inbox), Arc::clone(&deposed));
-            running.spawn(shard.run());
+            let abort = context.abort.clone();
+            running.spawn(async move {
+                tokio::select! {
+                    () = abort.cancelled() => {}
+                    () = shard.run() => {}
+                }
+            });
         }
         let catalog = Arc::new(Catalog::default());
         let manager = Manager::new(Arc::clone(&context), Arc::clone(&catalog), shards.clone(), deposed);

@@ -1,6 +1,7 @@
 //! What every backend of the store promises, written once. A backend runs it by
 //! giving a [`Fixture`] to [`run_suite`].
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -444,14 +445,14 @@ pub(crate) async fn every_write_of_many_writers_is_seen_in_order(fixture: &dyn F
     for writer in writers.collect::<Vec<_>>() {
         writer.await.unwrap();
     }
-    let mut last = [None; WRITERS as usize];
+    let mut last: BTreeMap<String, u64> = BTreeMap::new();
     for revision in 1..=WRITERS * WRITES {
         let found = get_put(&next(&mut watch).await);
         assert_eq!(found.mod_revision, Revision(at.0 + revision));
-        let writer: usize = found.key[2..].parse().unwrap();
         let written: u64 = std::str::from_utf8(&found.value).unwrap().parse().unwrap();
-        assert_eq!(written, last[writer].map_or(0, |last: u64| last + 1));
-        last[writer] = Some(written);
+        let expected = last.get(&found.key).map_or(0, |last| last + 1);
+        assert_eq!(written, expected, "{}", found.key);
+        last.insert(found.key, written);
     }
 }
 

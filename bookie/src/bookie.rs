@@ -38,6 +38,7 @@ use crate::log::format::Sequence;
 use crate::log::pool::FilePool;
 use crate::options::Options;
 use crate::reader::Reader;
+use crate::reclaim::Draining;
 use crate::registrar::Registrar;
 use crate::shared::Shared;
 use crate::tail::Tail;
@@ -289,7 +290,7 @@ impl Starting {
                 reserve_bytes: options.reserve_bytes,
             },
             scrub_bytes_per_second: options.scrub_bytes_per_second,
-            draining: Vec::new(),
+            draining: Draining::default(),
             stuck: BTreeSet::new(),
             scrubbed: crate::log::format::Generation(0),
             scrub_at: Instant::now(),

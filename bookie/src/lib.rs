@@ -12,6 +12,7 @@
 //! - [`engine`]: the ledgers' machine on its log. The simulator drives it, too.
 //! - [`reader`], [`cache`], [`tail`]: reading entries.
 //! - [`catalog`]: what can be read, and where it is.
+//! - [`reclaim`]: indexes of full files, recycling.
 //! - [`log`]: files, commit batches, boot.
 //! - [`disk`]: the files, real and simulated.
 
@@ -28,6 +29,7 @@ mod link;
 pub mod log;
 pub mod options;
 pub mod reader;
+pub mod reclaim;
 mod registrar;
 mod shared;
 pub mod tail;

@@ -7,19 +7,17 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use quire_ledger::message::{Read, Response};
 use quire_ledger::record::Record;
 use quire_ledger::replica::{Admission, Event};
-use quire_proto::id::EntryId;
 
-use crate::catalog::{Catalog, LogFile};
+use crate::catalog::Catalog;
 use crate::disk::{Disk, DiskFile};
 use crate::inbox::{Inbox, Message};
 use crate::log::format::Generation;
-use crate::log::index;
 use crate::log::pool::{FILL_BYTES, FilePool};
 use crate::log::scan;
 use crate::reader::Reader;
+use crate::reclaim::{self, Draining, Living};
 use crate::shared::Shared;
 
 /// Between two rounds.
@@ -27,9 +25,6 @@ const EVERY: Duration = Duration::from_millis(500);
 
 /// How fast files are filled ahead and living entries copied, bytes a second.
 const BACKGROUND_BYTES_PER_SECOND: u64 = 64 << 20;
-
-/// Copied at once.
-const COPY_BYTES: u32 = 1 << 20;
 
 /// A file of which less than this part lives is emptied; more when space is
 /// short.
@@ -94,7 +89,7 @@ pub(crate) struct Upkeep<D: Disk> {
     pub(crate) water: Water,
     pub(crate) scrub_bytes_per_second: u64,
     /// Taken out of the catalog; readers may still hold them.
-    pub(crate) draining: Vec<Arc<LogFile<D::File>>>,
+    pub(crate) draining: Draining<D::File>,
     /// Cannot be emptied: something in them is unreadable.
     pub(crate) stuck: BTreeSet<Generation>,
     /// The file that the scrub read last, and when it may read on.
@@ -115,15 +110,8 @@ impl<D: Disk> Upkeep<D> {
     }
 
     fn write_indexes(&self) {
-        for generation in self.catalog.unindexed() {
-            let (runs, lines) = self.catalog.lines_of(generation);
-            match index::write(&self.disk, generation, runs, &lines) {
-                Ok(directory) => self.catalog.switch_to_index(generation, directory),
-                // Its lines stay in memory.
-                Err(error) => {
-                    tracing::warn!(%error, generation = generation.0, "an index could not be written");
-                }
-            }
+        if let Err(error) = reclaim::write_indexes(&self.disk, &self.catalog) {
+            tracing::warn!(%error, "an index could not be written: its lines stay in memory");
         }
     }
 
@@ -153,25 +141,22 @@ impl<D: Disk> Upkeep<D> {
     /// L8: a file whose ledgers are all gone is recycled whole; one that is
     /// mostly dead is emptied first.
     fn recycle(&mut self) {
-        let usage = self.catalog.usage();
-        let newest = usage.keys().next_back().copied().unwrap_or_default();
         let full = self.shared.admission() < Admission::All;
-        let mostly_dead = if full { MOSTLY_DEAD_WHEN_FULL } else { MOSTLY_DEAD };
-        for (&generation, usage) in usage.iter().filter(|&(&generation, _)| generation < newest) {
-            let Some(file) = self.catalog.file(generation) else { continue };
-            let share = usage.live as f64 / file.file.len().max(1) as f64;
-            let emptied = usage.live == 0
-                || (share < mostly_dead && !self.stuck.contains(&generation) && self.empty(generation));
-            drop(file);
-            if emptied {
-                self.draining.extend(self.catalog.remove_file(generation));
+        let part = if full { MOSTLY_DEAD_WHEN_FULL } else { MOSTLY_DEAD };
+        for generation in reclaim::mostly_dead(&self.catalog, part) {
+            if !self.stuck.contains(&generation) && self.empty(generation) {
+                self.draining.take_out(&self.catalog, generation);
             }
         }
         let keep = self.pool_max();
-        self.draining.retain(|file| {
-            let read_by_others = Arc::strong_count(file) > 1;
-            read_by_others || !reuse(&self.disk, &self.pool, file.generation, keep)
-        });
+        match self.draining.recycle(&self.disk, &self.pool, keep) {
+            Ok(0) => {}
+            Ok(files) => {
+                metrics::counter!("quire_bookie_recycled_files_total").increment(files as u64);
+                tracing::info!(files, "log files were recycled");
+            }
+            Err(error) => tracing::warn!(%error, "a log file could not be recycled, trying again"),
+        }
     }
 
     /// One ahead, and the reserve.
@@ -182,35 +167,22 @@ impl<D: Disk> Upkeep<D> {
 
     /// Copies what lives in a file; whether all of it is durable elsewhere.
     fn empty(&mut self, generation: Generation) -> bool {
-        for run in self.catalog.runs_of(generation) {
-            let (mut next, end) = (EntryId(run.first), EntryId(run.first + u64::from(run.count)));
-            while next < end {
-                let max_entries = u32::try_from(end.0 - next.0).unwrap_or(u32::MAX);
-                let read = Read {
-                    ledger: run.ledger,
-                    from: next,
-                    max_entries,
-                    max_bytes: COPY_BYTES,
-                    prefix: false,
-                };
-                match self.reader.read(&read) {
-                    Response::Entries(records) => {
-                        next = EntryId(next.0 + records.len() as u64);
-                        if !self.copy(records) {
-                            return false;
-                        }
-                    }
-                    Response::Deleted => break,
-                    other => {
-                        tracing::error!(generation = generation.0, ?other, "a log file cannot be emptied");
-                        self.stuck.insert(generation);
+        let mut living = Living::of(&self.catalog, generation);
+        loop {
+            match living.next(&self.reader) {
+                Ok(Some(records)) => {
+                    if !self.copy(records) {
                         return false;
                     }
                 }
+                Ok(None) => return true,
+                Err(why) => {
+                    tracing::error!(generation = generation.0, why, "a log file cannot be emptied and stays");
+                    self.stuck.insert(generation);
+                    return false;
+                }
             }
         }
-        tracing::info!(generation = generation.0, "the living entries of a log file were copied");
-        true
     }
 
     fn copy(&self, records: Vec<Record>) -> bool {
@@ -267,26 +239,6 @@ impl<D: Disk> Upkeep<D> {
                 "the scrub found damaged batches: repair from peers"
             );
             self.shared.set_damaged();
-        }
-    }
-}
-
-fn reuse<D: Disk>(disk: &D, pool: &FilePool, generation: Generation, keep: usize) -> bool {
-    let name = index::name(generation);
-    let reused = match disk.list() {
-        Ok(names) if names.contains(&name) => disk.remove(&name),
-        listed => listed.map(drop),
-    }
-    .and_then(|()| pool.recycle(disk, generation, keep));
-    match reused {
-        Ok(()) => {
-            metrics::counter!("quire_bookie_recycled_files_total").increment(1);
-            tracing::info!(generation = generation.0, "a log file was recycled");
-            true
-        }
-        Err(error) => {
-            tracing::warn!(%error, generation = generation.0, "a log file could not be recycled, trying again");
-            false
         }
     }
 }

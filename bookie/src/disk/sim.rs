@@ -171,6 +171,14 @@ impl SimDisk {
         state.forget_nameless();
     }
 
+    /// The process dies and the power stays: what was not synced is still seen,
+    /// and may yet be lost. Open files are dead.
+    pub fn kill_process(&self) {
+        let mut state = locked(&self.state);
+        state.life += 1;
+        state.faults = Faults::default();
+    }
+
     /// Flips one bit of what is durable in a file.
     ///
     /// # Panics

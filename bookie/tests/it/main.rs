@@ -2,5 +2,6 @@
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "helpers of tests are tests")]
 
+mod power;
 mod service;
 mod support;

@@ -60,7 +60,7 @@ async fn b5_reads_are_limited_and_a_prefix_read_returns_prefixes() {
     let (dir, store) = (tempfile::tempdir().unwrap(), store().await);
     let bookie = start(dir.path(), &store).await.unwrap();
     let (link, ear) = connect(&bookie);
-    create(&*link, 1).await;
+    assert_eq!(create(&*link, 1).await, Response::Created);
     for at in 0..10 {
         link.append(entry(1, at, 1, 1000)).unwrap();
     }
@@ -90,7 +90,7 @@ async fn a_corrupt_append_is_refused_and_nothing_is_written() {
     let (dir, store) = (tempfile::tempdir().unwrap(), store().await);
     let bookie = start(dir.path(), &store).await.unwrap();
     let (link, ear) = connect(&bookie);
-    create(&*link, 1).await;
+    assert_eq!(create(&*link, 1).await, Response::Created);
     let mut append = entry(1, 0, 1, 100);
     append.record.header.payload_crc ^= 1;
     link.append(append).unwrap();

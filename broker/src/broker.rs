@@ -112,15 +112,10 @@ impl Broker {
             && self.door.manager.progress().is_done()
     }
 
-    /// Waits until [`Broker::ready`]. Cancel-safe.
+    /// Waits until the partitions are taken over, as [`Broker::ready`] tells.
+    /// Cancel-safe.
     pub async fn wait_ready(&self) {
-        let progress = self.door.manager.progress();
-        let mut changes = progress.changes();
-        while !progress.is_done() {
-            if changes.changed().await.is_err() {
-                return;
-            }
-        }
+        self.door.manager.progress().done().await;
     }
 
     /// Serves the gRPC door on this listener until [`Broker::shutdown`].

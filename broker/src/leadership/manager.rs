@@ -2,8 +2,8 @@
 //! that are gone, and takes over again what was lost to nobody.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use quire_metadata::follow::{FollowTopics, TopicChange};
@@ -15,6 +15,7 @@ use quire_metadata::typed::Versioned;
 use quire_metadata::view;
 use quire_proto::id::{PartitionId, TopicId};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 
 use crate::catalog::{Catalog, TopicEntry};
 use crate::context::{Backoff, Context};
@@ -46,26 +47,35 @@ pub struct Manager {
     progress: Arc<Progress>,
 }
 
+/// A broker is ready after this long though some take-overs are not done: their
+/// bookies are away, and all other partitions are served.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// How far the take-overs are.
 #[derive(Debug, Default)]
 pub struct Progress {
-    listed: AtomicBool,
+    listed: OnceLock<Instant>,
     open: AtomicUsize,
     changed: watch::Sender<()>,
 }
 
 impl Progress {
     /// Whether all topics are known and every partition was taken over, or has
-    /// been waiting for its bookies.
+    /// been waiting for its bookies for a while.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.listed.load(Ordering::SeqCst) && self.open.load(Ordering::SeqCst) == 0
+        self.listed
+            .get()
+            .is_some_and(|listed| self.open.load(Ordering::SeqCst) == 0 || listed.elapsed() >= PATIENCE)
     }
 
-    /// Whether the topics are known.
-    #[must_use]
-    pub fn is_listed(&self) -> bool {
-        self.listed.load(Ordering::SeqCst)
+    /// Waits until [`Progress::is_done`]. Cancel-safe.
+    pub async fn done(&self) {
+        let mut changes = self.changed.subscribe();
+        while !self.is_done() {
+            // The sender is part of this.
+            let _ = tokio::time::timeout(PATIENCE, changes.changed()).await;
+        }
     }
 
     /// Told of changes.
@@ -80,9 +90,9 @@ impl Progress {
     }
 }
 
-/// One take-over under way.
+/// One take-over under way, until it is dropped.
 #[derive(Debug)]
-struct Open(Arc<Progress>);
+pub struct Open(Arc<Progress>);
 
 impl Drop for Open {
     fn drop(&mut self) {
@@ -139,7 +149,7 @@ impl Manager {
                     }
                 }
                 topics.into_iter().for_each(|topic| self.put(topic));
-                self.progress.listed.store(true, Ordering::SeqCst);
+                self.progress.listed.get_or_init(Instant::now);
                 self.progress.changed.send_replace(());
             }
             TopicChange::Put(topic) => self.put(topic),
@@ -232,9 +242,8 @@ impl Manager {
                 next_offset = %restored.next_offset,
                 "leading"
             );
-            let install = Install { log: Arc::clone(&log), leadership, last, segments, restored };
+            let install = Install { log: Arc::clone(&log), leadership, last, segments, restored, open };
             manager.shard(log.id).control(Control::Install(Box::new(install)));
-            drop(open);
         });
     }
 

@@ -22,6 +22,7 @@ use crate::clock::wall_ms;
 use crate::context::{Backoff, Context};
 use crate::failure::{self, Failure};
 use crate::leadership::Deposed;
+use crate::leadership::manager::Open;
 use crate::log::PartitionLog;
 use crate::log::partition::{Segment, Standing};
 use crate::pool::{LedgerPool, NoLedger, Spare, Target};
@@ -41,6 +42,8 @@ pub struct Install {
     /// The whole chain.
     pub segments: Vec<Segment>,
     pub restored: Restored,
+    /// The take-over, which ends here.
+    pub open: Open,
 }
 
 /// What comes into a shard beside produce requests and reports of bookies.
@@ -258,7 +261,7 @@ impl Shard {
     }
 
     fn install(&mut self, install: Install) {
-        let Install { log, leadership, last, segments, restored } = install;
+        let Install { log, leadership, last, segments, restored, open } = install;
         let id = log.id;
         if let Some(&at) = self.index.get(&id) {
             self.remove(at, Standing::Deposed);
@@ -296,6 +299,7 @@ impl Shard {
         });
         self.slots[at] = Some(slot);
         self.index.insert(id, at);
+        drop(open);
         if self.closing {
             self.step(at, chain::Event::Close);
         }

@@ -648,7 +648,9 @@ impl ChainWriter {
         self.roll_wanted = false;
         self.base_offset = issued.roll.base_offset;
         if let (Some(old), Some(seal)) = (self.current.take(), &issued.roll.seal) {
-            for entry in old.writer.into_rest(seal.end).rev() {
+            // A snapshot is never appended again: the next ledger has its own.
+            let from = seal.end.max(EntryId(old.snapshot));
+            for entry in old.writer.into_rest(from).rev() {
                 self.queue_bytes += entry.payload.len() as u64;
                 self.queue.push_front(entry);
             }

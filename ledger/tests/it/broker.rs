@@ -340,6 +340,11 @@ impl World {
         let name = self.brokers[broker].name.clone();
         self.brokers[broker].epoch = epoch;
         self.brokers[broker].words.clear();
+        // A process that leads anew remembers nothing of before.
+        self.brokers[broker].waiting.clear();
+        self.brokers[broker].roll = None;
+        self.brokers[broker].step = None;
+        self.brokers[broker].needs_ledger = false;
         match view {
             Some(view) if !matches!(view.state, State::Sealed(_)) => {
                 self.say(format!("{name} mints epoch {epoch}; L{} is RECOVERING({epoch})", view.ledger));
@@ -453,7 +458,8 @@ impl World {
     }
 
     fn name_targets(&mut self, broker: usize, ledger: LedgerId, count: usize) {
-        let taken = self.store.ledgers[&ledger].view.ensemble.replicas().to_vec();
+        let Some(meta) = self.store.ledgers.get(&ledger) else { return };
+        let taken = meta.view.ensemble.replicas().to_vec();
         let targets: Vec<BookieId> = (0..self.bookies.len())
             .filter(|&bookie| self.bookies[bookie].up)
             .map(bookie_id)
@@ -467,7 +473,8 @@ impl World {
 
     /// The offset after the ledger's last entry, from the entries themselves.
     fn next_offset(&self, seal: &recovery::Seal) -> Offset {
-        let base = self.store.ledgers[&seal.ledger].base_offset;
+        // Another leader may have sealed it empty, and it has left the chain.
+        let base = self.store.ledgers.get(&seal.ledger).map_or(Offset(0), |ledger| ledger.base_offset);
         let records = (0..seal.end.0).filter(|&entry| {
             self.read_text(seal.ledger, EntryId(entry)).is_some_and(|text| !text.starts_with(SNAPSHOT))
         });

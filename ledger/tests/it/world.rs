@@ -147,6 +147,7 @@ impl World {
             ["is", "away"] => self.store_up = false,
             ["is", "back"] => {
                 self.store_up = true;
+                (self.lose_request, self.lose_answer) = (false, false);
                 (0..self.brokers.len()).for_each(|broker| self.retry(broker));
             }
             ["loses", "the", "next", "request"] => self.lose_request = true,
@@ -515,6 +516,15 @@ impl World {
             }
             None => Ok(format!("all {} acknowledged entries are in the log", self.acked.len())),
         }
+    }
+
+    pub(crate) fn is_down(&self, bookie: &str) -> bool {
+        self.bookie(bookie).is_ok_and(|bookie| !self.bookies[bookie].up)
+    }
+
+    pub(crate) fn leads(&self, broker: &str) -> bool {
+        let broker = self.broker(broker).ok();
+        broker.is_some_and(|broker| matches!(self.brokers[broker].role, Role::Leading(_)))
     }
 
     pub(crate) fn say(&mut self, line: String) {

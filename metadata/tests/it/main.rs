@@ -4,5 +4,7 @@
 
 mod embedded;
 mod model;
+mod operations;
 mod power;
 mod suite;
+mod world;

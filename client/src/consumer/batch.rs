@@ -5,9 +5,9 @@ use quire_proto::id::Offset;
 
 use crate::Error;
 
-/// Records of one partition, in order: an iterator, or, without counting
-/// references, [`FetchedBatch::next_view`]. Only records within what was asked
-/// for come out.
+/// Records of one partition, in order: iterate over it, or, without counting
+/// references, call [`FetchedBatch::next_view`]. Only records within what was
+/// asked for come out.
 #[derive(Debug)]
 pub struct FetchedBatch {
     pub(super) topic: Arc<str>,
@@ -84,10 +84,29 @@ impl FetchedBatch {
     }
 }
 
-impl Iterator for FetchedBatch {
+impl IntoIterator for FetchedBatch {
+    type Item = Result<Record, Error>;
+    type IntoIter = FetchedRecords;
+
+    fn into_iter(self) -> FetchedRecords {
+        FetchedRecords(self)
+    }
+}
+
+/// The records of a [`FetchedBatch`]. An error is the last item.
+#[derive(Debug)]
+pub struct FetchedRecords(FetchedBatch);
+
+impl Iterator for FetchedRecords {
     type Item = Result<Record, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        self.0.next_record()
+    }
+}
+
+impl FetchedBatch {
+    fn next_record(&mut self) -> Option<Result<Record, Error>> {
         loop {
             let record = match self.records.next()? {
                 Ok(record) => record,

@@ -11,6 +11,6 @@ mod handle;
 mod options;
 mod stream;
 
-pub use batch::FetchedBatch;
+pub use batch::{FetchedBatch, FetchedRecords};
 pub use handle::Consumer;
 pub use options::{ConsumerOptions, Start, Until};

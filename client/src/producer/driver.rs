@@ -30,10 +30,6 @@ const REQUEST_BYTES: usize = 1 << 20;
 /// Events that wait for the driver; links wait when there are more.
 const EVENTS_MAX: usize = 256;
 
-/// A link whose broker does not answer this much longer than it was told to is
-/// broken.
-const ANSWER_GRACE: Duration = Duration::from_secs(5);
-
 /// A topic that is missing from this many answers in a row is gone; from fewer,
 /// the broker may not have heard of it yet.
 const MISSING_MAX: u32 = 3;
@@ -250,7 +246,7 @@ impl Driver {
 
     /// Breaks links whose broker is silent.
     fn watch_links(&mut self, now: Instant) {
-        let patience = self.shared.connections.request_timeout() + ANSWER_GRACE;
+        let patience = self.patience();
         let silent = |link: &Link| link.unanswered().any(|sent| now >= sent.at + patience);
         let silent: Vec<_> = self
             .links
@@ -262,6 +258,18 @@ impl Driver {
             let cause = format!("no answer within {} s", patience.as_secs());
             self.broken(id, &Error::Disconnected { address, cause }, now);
         }
+    }
+
+    /// A link whose broker is silent for this long is broken: a quarter longer
+    /// than brokers are told to take.
+    fn patience(&self) -> Duration {
+        let limit = self.answer_limit();
+        limit + limit / 4
+    }
+
+    /// How long a broker may try before it answers.
+    fn answer_limit(&self) -> Duration {
+        self.shared.connections.request_timeout().min(self.options.delivery_timeout)
     }
 
     /// Fails what has waited too long, sealed or not.
@@ -443,9 +451,9 @@ impl Driver {
     }
 
     fn dispatch(&mut self, route: &Route, parcel: Parcel, now: Instant) {
+        let limit = self.answer_limit();
         let Some(link) = self.links.get_mut(route) else { return };
         self.next_correlation += 1;
-        let limit = self.shared.connections.request_timeout().min(self.options.delivery_timeout);
         let acks: v1::Acks = self.options.acks.into();
         let request = ProduceRequest {
             correlation_id: self.next_correlation,
@@ -598,7 +606,7 @@ impl Driver {
         if !self.stale.is_empty() && !self.refresh.asking {
             at = at.min(self.refresh.not_before);
         }
-        let patience = self.shared.connections.request_timeout() + ANSWER_GRACE;
+        let patience = self.patience();
         for sent in self.links.values().flat_map(Link::unanswered) {
             at = at.min(sent.at + patience);
         }

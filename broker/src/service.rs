@@ -2,10 +2,12 @@
 //!
 //! - [`server`]: the services on a listener.
 //! - [`topics`]: the topics.
+//! - [`door`]: fetch and subscribe without copying.
 //! - [`records`]: the log; its parts are [`produce`], [`produce_stream`],
 //!   [`fetch`], [`subscribe`] and [`offsets`].
 //! - [`ledgers`]: the ledgers, for operators.
 
+pub mod door;
 pub mod fetch;
 pub mod ledgers;
 pub mod offsets;

@@ -49,6 +49,19 @@ pub struct Slice {
     pub from: Offset,
     pub next: Offset,
     pub batches: Batches,
+    /// Instead of batches, when they were asked for.
+    pub messages: Vec<v1::FetchedMessage>,
+}
+
+impl Slice {
+    /// The batches as plain messages.
+    ///
+    /// # Errors
+    /// When the first batch cannot be read.
+    fn into_messages(self) -> Result<Self, Failure> {
+        let (messages, next) = plain::messages(self.batches.into_bytes(), self.from, self.next)?;
+        Ok(Self { next, batches: Batches::default(), messages, ..self })
+    }
 }
 
 /// Partitions that a waiter is registered with, until this is dropped.
@@ -93,28 +106,37 @@ impl Fetched {
         self.outcome.as_ref().is_err_and(|failure| failure.reason != ErrorReason::NotReady)
     }
 
-    /// As the client gets it.
+    /// With plain messages instead of batches.
     #[must_use]
-    pub fn into_result(self, as_messages: bool) -> v1::FetchResult {
+    pub fn into_plain(self) -> Self {
+        Self { outcome: self.outcome.and_then(Slice::into_messages), ..self }
+    }
+
+    /// As the client gets it, but for the batches.
+    #[must_use]
+    pub fn split(self) -> (v1::FetchResult, Batches) {
         let Self { topic, partition, outcome } = self;
         let result = v1::FetchResult { topic, partition, ..v1::FetchResult::default() };
-        let Slice { bounds, from, next, batches } = match outcome {
-            Ok(slice) => slice,
-            Err(failure) => return v1::FetchResult { error: Some(failure.into()), ..result },
-        };
-        let result = v1::FetchResult {
-            earliest_offset: bounds.earliest.0,
-            latest_offset: bounds.latest.0,
-            next_offset: next.0,
-            ..result
-        };
-        if !as_messages {
-            return v1::FetchResult { batches: batches.into_bytes(), ..result };
+        match outcome {
+            Ok(Slice { bounds, next, batches, messages, .. }) => {
+                let result = v1::FetchResult {
+                    earliest_offset: bounds.earliest.0,
+                    latest_offset: bounds.latest.0,
+                    next_offset: next.0,
+                    messages,
+                    ..result
+                };
+                (result, batches)
+            }
+            Err(failure) => (v1::FetchResult { error: Some(failure.into()), ..result }, Batches::default()),
         }
-        match plain::messages(batches.into_bytes(), from, next) {
-            Ok((messages, next)) => v1::FetchResult { messages, next_offset: next.0, ..result },
-            Err(failure) => v1::FetchResult { error: Some(failure.into()), ..result },
-        }
+    }
+
+    /// As the client gets it.
+    #[must_use]
+    pub fn into_result(self) -> v1::FetchResult {
+        let (result, batches) = self.split();
+        v1::FetchResult { batches: batches.into_bytes(), ..result }
     }
 }
 
@@ -141,7 +163,7 @@ impl Door {
         let fetched = self.fetch_until(&positions, min_bytes, max_bytes, wait).await;
         let bytes: usize = fetched.iter().map(Fetched::bytes).sum();
         metrics::counter!("quire_broker_fetch_bytes_total").increment(bytes as u64);
-        Ok(fetched)
+        Ok(if request.plain { fetched.into_iter().map(Fetched::into_plain).collect() } else { fetched })
     }
 
     async fn fetch_until(
@@ -233,6 +255,7 @@ impl Door {
         self.check_fresh()?;
         let mut batches = Batches::new(strict);
         let next = self.reader.read(log, position.offset, left.min(position.max_bytes), &mut batches).await?;
-        Ok(Slice { bounds: log.known_bounds(), from: position.offset, next, batches })
+        let bounds = log.known_bounds();
+        Ok(Slice { bounds, from: position.offset, next, batches, messages: Vec::new() })
     }
 }

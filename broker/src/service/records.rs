@@ -93,9 +93,7 @@ impl LogService for Records {
 
     async fn fetch(&self, request: Request<v1::FetchRequest>) -> Result<Response<v1::FetchResponse>, Status> {
         let request = request.into_inner();
-        let fetched = self.0.fetch(&request).await?;
-        let results =
-            fetched.into_iter().map(|fetched| Fetched::into_result(fetched, request.plain)).collect();
+        let results = self.0.fetch(&request).await?.into_iter().map(Fetched::into_result).collect();
         Ok(Response::new(v1::FetchResponse { results }))
     }
 
@@ -109,7 +107,11 @@ impl LogService for Records {
         let (tx, rx) = mpsc::channel(PUSHED);
         let serve = subscribe::run(Arc::clone(&self.0), request.into_inner(), tx);
         self.0.context.spawn(serve);
-        Ok(Response::new(ReceiverStream::new(rx).boxed()))
+        let pushed = ReceiverStream::new(rx).map(|fetched: Result<Vec<Fetched>, Status>| {
+            let results = fetched?.into_iter().map(Fetched::into_result).collect();
+            Ok(v1::SubscribeResponse { results })
+        });
+        Ok(Response::new(pushed.boxed()))
     }
 
     async fn list_offsets(

@@ -15,6 +15,7 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::error::Error;
 use crate::service::Door;
+use crate::service::door::LogDoor;
 use crate::service::ledgers::Ledgers;
 use crate::service::records::Records;
 use crate::service::topics::Topics;
@@ -57,6 +58,7 @@ pub async fn serve<H: Health>(
     let records = LogServiceServer::new(Records(Arc::clone(&door)))
         .max_decoding_message_size(REQUEST_BYTES)
         .max_encoding_message_size(usize::MAX);
+    let records = LogDoor::new(Arc::clone(&door), records, REQUEST_BYTES);
     let topics =
         TopicServiceServer::new(Topics(Arc::clone(&door))).max_decoding_message_size(SMALL_REQUEST_BYTES);
     let ledgers = LedgerServiceServer::new(Ledgers(door)).max_decoding_message_size(SMALL_REQUEST_BYTES);

@@ -9,7 +9,7 @@ use tonic::{Status, Streaming};
 
 use crate::failure::{self, Failure};
 use crate::service::Door;
-use crate::service::fetch::{Position, Watching};
+use crate::service::fetch::{Fetched, Position, Watching};
 
 /// Bytes of batches in one message.
 const MESSAGE_BYTES: usize = 1 << 20;
@@ -27,7 +27,7 @@ struct Subscription {
 pub async fn run(
     door: Arc<Door>,
     mut requests: Streaming<v1::SubscribeRequest>,
-    responses: mpsc::Sender<Result<v1::SubscribeResponse, Status>>,
+    responses: mpsc::Sender<Result<Vec<Fetched>, Status>>,
 ) {
     let ended = match begin(door, requests.next().await) {
         Ok(subscription) => subscription.serve(requests, &responses).await,
@@ -60,16 +60,16 @@ impl Subscription {
     async fn serve(
         mut self,
         mut requests: Streaming<v1::SubscribeRequest>,
-        responses: &mpsc::Sender<Result<v1::SubscribeResponse, Status>>,
+        responses: &mpsc::Sender<Result<Vec<Fetched>, Status>>,
     ) -> Result<(), Status> {
         let watching = Watching::start(&self.positions);
         let stop = self.door.context.stop.clone();
         let mut open = true;
         while !self.positions.is_empty() {
             if self.credit > 0 {
-                let results = self.push().await;
-                if !results.is_empty() {
-                    if responses.send(Ok(v1::SubscribeResponse { results })).await.is_err() {
+                let pushed = self.push().await;
+                if !pushed.is_empty() {
+                    if responses.send(Ok(pushed)).await.is_err() {
                         return Ok(());
                     }
                     continue;
@@ -103,31 +103,30 @@ impl Subscription {
 
     /// What can be sent now. A partition that failed is told of and left out
     /// from then on; one that is not ready is waited for.
-    async fn push(&mut self) -> Vec<v1::FetchResult> {
+    async fn push(&mut self) -> Vec<Fetched> {
         let budget = usize::try_from(self.credit).unwrap_or(usize::MAX).min(MESSAGE_BYTES);
         let fetched = self.door.collect(&self.positions, budget).await;
-        let mut results = Vec::new();
+        let mut pushed = Vec::new();
         let mut failed = Vec::new();
         for (at, fetched) in fetched.into_iter().enumerate() {
             let waits = match &fetched.outcome {
-                Ok(slice) => slice.batches.bytes == 0 && slice.next == self.positions[at].offset,
+                Ok(slice) => slice.next == self.positions[at].offset,
                 Err(failure) => failure.reason == ErrorReason::NotReady,
             };
             if waits {
                 continue;
             }
             self.credit = self.credit.saturating_sub(fetched.bytes() as u64);
-            let result = fetched.into_result(self.plain);
-            if result.error.is_some() {
-                failed.push(at);
-            } else {
-                self.positions[at].offset = quire_proto::id::Offset(result.next_offset);
+            let fetched = if self.plain { fetched.into_plain() } else { fetched };
+            match &fetched.outcome {
+                Ok(slice) => self.positions[at].offset = slice.next,
+                Err(_) => failed.push(at),
             }
-            results.push(result);
+            pushed.push(fetched);
         }
         for at in failed.into_iter().rev() {
             self.positions.remove(at);
         }
-        results
+        pushed
     }
 }

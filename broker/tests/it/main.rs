@@ -1,6 +1,13 @@
 //! A whole broker over a real bookie and the embedded store, as its clients see
 //! it.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::cast_possible_truncation,
+    reason = "a test may panic"
+)]
+
 mod bad_input;
 mod fetch;
 mod idempotence;

@@ -43,9 +43,15 @@ pub(crate) async fn run(arguments: &Standalone, common: &Common) -> Result<(), F
     readiness.started(&server);
     let broker = Arc::clone(&server.broker);
     let mut grpc = tokio::spawn(async move { broker.serve(grpc).await });
-    ready.say(common.output)?;
+    let broker = Arc::clone(&server.broker);
+    let said = async {
+        broker.wait_ready().await;
+        ready.say(common.output)?;
+        std::future::pending::<Result<(), Failure>>().await
+    };
 
     let ended = tokio::select! {
+        said = said => said,
         () = interrupted.cancelled() => Ok(()),
         why = server.bookie.failed() => {
             // Nothing may be acknowledged or synced any more: leave at once, and

@@ -1,5 +1,5 @@
 //! The parts of a server in one process, in the order of their dependence:
-//! metadata, bookie, controller, broker. They are stopped in the reverse order.
+//! metadata, bookie, broker, controller. They are stopped in the reverse order.
 
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
@@ -7,13 +7,15 @@ use std::time::Duration;
 
 use quire_bookie::{Bookie, Health as BookieHealth, InProcessConnector};
 use quire_broker::Broker;
+use quire_controller::Controller;
 use quire_ledger::link::Connector;
 use quire_metadata::embedded::{EmbeddedStore, OpenError};
 use quire_metadata::key::Keys;
 use quire_metadata::operation::{self, Outcome};
 use quire_metadata::operations::bootstrap::Bootstrap;
+use quire_metadata::process::Process;
 use quire_metadata::store::Store;
-use quire_proto::id::ClusterId;
+use quire_proto::id::{ClusterId, Nonce};
 use uuid::Uuid;
 
 use super::http::Health;
@@ -30,6 +32,7 @@ const BOOKIE: &str = "bookie";
 pub(super) struct Server {
     pub(super) bookie: Bookie,
     pub(super) broker: Arc<Broker>,
+    controller: Controller,
     store: Arc<dyn Store>,
 }
 
@@ -51,15 +54,18 @@ impl Server {
             .await
             .map_err(bookie_failure)?;
         let connector: Arc<dyn Connector> = Arc::new(InProcessConnector::new(vec![bookie.clone()]));
-        let broker =
-            Broker::start(broker_options(arguments, address), Arc::clone(&store), Arc::clone(&connector))
-                .await
-                .map_err(|error| Failure::new(Exit::CannotStart, error))?;
-        Ok(Server { bookie, broker: Arc::new(broker), store })
+        let broker = broker_options(arguments, address);
+        let broker = Broker::start(broker, Arc::clone(&store), Arc::clone(&connector)).await;
+        let broker = Arc::new(broker.map_err(|error| Failure::new(Exit::CannotStart, error))?);
+        let options = quire_controller::Options::new(keys, process()?);
+        let controller = Controller::start(options, Arc::clone(&store), connector)
+            .map_err(|error| Failure::new(Exit::CannotStart, error))?;
+        Ok(Server { bookie, broker, controller, store })
     }
 
     /// Hands over, writes what was accepted, closes the files.
     pub(super) async fn stop(self) {
+        self.controller.shutdown().await;
         self.broker.shutdown().await;
         self.bookie.shutdown().await;
         // The last handle closes the file, which waits for the disk.
@@ -97,6 +103,12 @@ async fn join_cluster(store: &dyn Store, keys: &Keys) -> Result<(), Failure> {
         Ok(Outcome::Lost(mismatch)) => Err(Failure::new(Exit::CannotStart, mismatch)),
         Err(error) => Err(Failure::new(Exit::CannotStart, error)),
     }
+}
+
+/// This run, as the controller's election names it.
+fn process() -> Result<Process, Failure> {
+    let broker = quire_broker::Options::default().id.parse().map_err(anyhow::Error::new)?;
+    Ok(Process { broker, nonce: Nonce(Uuid::new_v4()) })
 }
 
 fn bookie_options(arguments: &Standalone) -> quire_bookie::Options {

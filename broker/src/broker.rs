@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use quire_ledger::link::Connector;
 use quire_metadata::key::Keys;
@@ -31,6 +32,7 @@ use crate::leadership::manager::Manager;
 use crate::leadership::registration::Registration;
 use crate::log::Reader;
 use crate::log::cold::Cold;
+use crate::log::partition::Standing;
 use crate::log::tail::TailBudget;
 use crate::memory::Memory;
 use crate::options::Options;
@@ -41,6 +43,9 @@ use crate::service::topics::Topics;
 use crate::service::{Door, server};
 use crate::shard::driver::Control;
 use crate::shard::{Inbox, Shard};
+
+/// How often gauges are set.
+const SAMPLE: Duration = Duration::from_secs(5);
 
 /// A running broker.
 #[derive(Debug)]
@@ -100,6 +105,7 @@ impl Broker {
         let health = HealthReporter::new();
         let broker = Self { context: Arc::clone(&door.context), door, pool, shards, running, health };
         broker.report_health(true).await;
+        broker.context.spawn(sample(Arc::clone(&broker.door)));
         Ok(broker)
     }
 
@@ -171,6 +177,26 @@ impl Drop for Broker {
         self.context.stop.cancel();
         self.context.abort.cancel();
     }
+}
+
+/// Keeps the gauges up to date. Ends never.
+async fn sample(door: Arc<Door>) {
+    let context = &door.context;
+    let mut every = tokio::time::interval(SAMPLE);
+    loop {
+        every.tick().await;
+        metrics::gauge!("quire_broker_memory_bytes").set(as_gauge(context.memory.used()));
+        metrics::gauge!("quire_broker_tail_cache_bytes").set(as_gauge(context.tails.used()));
+        let topics = door.catalog.all();
+        let partitions = topics.iter().flat_map(|topic| &topic.partitions);
+        let led = partitions.filter(|log| log.standing().0 == Standing::Leading).count();
+        metrics::gauge!("quire_broker_partitions_led").set(as_gauge(led));
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a gauge of more than 2^53 may be off by one")]
+const fn as_gauge(number: usize) -> f64 {
+    number as f64
 }
 
 fn context(options: Options, store: Arc<dyn Store>, connector: Arc<dyn Connector>) -> Result<Context, Error> {

@@ -55,6 +55,11 @@ pub enum NoLedger {
     /// Fewer bookies than the ack quorum take ledgers.
     #[error("{available} of the {needed} bookies that are needed can take a ledger")]
     Bookies { available: usize, needed: usize },
+    /// Enough bookies are alive, but their disks are full.
+    #[error(
+        "the disks of {full} bookies are full and {needed} that can be written to are needed: free space or add bookies"
+    )]
+    Full { full: usize, needed: usize },
     /// Bookies are there but did not create it.
     #[error("no ledger could be created: {0}")]
     Refused(String),
@@ -206,17 +211,21 @@ impl LedgerPool {
 
     /// max(A, min(R, bookies that can take it)) bookies.
     fn choose(&self, target: Target, avoid: &[BookieId]) -> Result<Ensemble, NoLedger> {
-        let mut usable: Vec<BookieId> = self
-            .context
-            .bookies
-            .live()
-            .borrow()
-            .iter()
-            .filter(|(bookie, live)| !live.read_only && !avoid.contains(bookie))
-            .map(|(bookie, _)| *bookie)
-            .collect();
+        let live = self.context.bookies.live();
+        let (full, mut usable): (Vec<BookieId>, Vec<BookieId>) = {
+            let live = live.borrow();
+            let candidates = live.iter().filter(|(bookie, _)| !avoid.contains(bookie));
+            let (full, usable): (Vec<_>, Vec<_>) = candidates.partition(|(_, live)| live.read_only);
+            (
+                full.into_iter().map(|(bookie, _)| *bookie).collect(),
+                usable.into_iter().map(|(bookie, _)| *bookie).collect(),
+            )
+        };
         let needed = target.ack_quorum as usize;
         let available = usable.len();
+        if available < needed && available + full.len() >= needed {
+            return Err(NoLedger::Full { full: full.len(), needed });
+        }
         if available < needed {
             return Err(NoLedger::Bookies { available, needed });
         }

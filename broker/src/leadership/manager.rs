@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::catalog::{Catalog, TopicEntry};
 use crate::context::{Backoff, Context};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::leadership::Deposed;
 use crate::leadership::recover::{Patience, Recovered, recover};
 use crate::leadership::scan::Scan;
@@ -278,10 +278,15 @@ impl Manager {
     async fn restore_once(&self, segments: &[Segment]) -> Result<Restored, Failure> {
         let next_offset = segments.last().map(|last| last.next_offset).unwrap_or_default();
         for segment in segments.iter().rev() {
-            if let Some(restored) = Scan::read(&self.context.bookies, segment).await?.restored {
-                debug_assert_eq!(restored.next_offset, next_offset);
-                return Ok(Restored { next_offset, ..restored });
+            let Some(restored) = Scan::read(&self.context.bookies, segment).await?.restored else { continue };
+            if restored.next_offset != next_offset {
+                let found = restored.next_offset;
+                return Err(failure::internal(format!(
+                    "the entries of ledger {} end at offset {found}, metadata says {next_offset}",
+                    segment.ledger
+                )));
             }
+            return Ok(restored);
         }
         Ok(Restored { next_offset, running_max_ms: i64::MIN, ..Restored::default() })
     }

@@ -38,6 +38,7 @@ pub struct Submitted {
     parts: Vec<Part>,
     call: Arc<Call>,
     outcomes: oneshot::Receiver<Vec<Outcome>>,
+    began: Instant,
     deadline: Instant,
 }
 
@@ -64,7 +65,8 @@ impl Door {
     /// Checks a request and hands it to the shards. What is submitted after it
     /// comes after it in each partition.
     pub async fn submit(&self, request: v1::ProduceRequest) -> Submitted {
-        let deadline = Instant::now() + self.timeout(request.timeout_ms);
+        let began = Instant::now();
+        let deadline = began + self.timeout(request.timeout_ms);
         let acks = acks_of(request.acks);
         let bytes = request.encoded_len();
         let v1::ProduceRequest { correlation_id, partitions, .. } = request;
@@ -73,7 +75,7 @@ impl Door {
 
         let (call, replies, outcomes) = Call::new(partitions.len());
         let parts = partitions.iter().map(Part::of).collect();
-        let mut submitted = Submitted { correlation_id, parts, call, outcomes, deadline };
+        let mut submitted = Submitted { correlation_id, parts, call, outcomes, began, deadline };
         let charge = match self.admit(bytes, deadline).await {
             Ok(charge) => charge,
             Err(failure) => {
@@ -185,6 +187,8 @@ impl Door {
                 return Err(failure::invalid(format!("{}: give batches or messages, not both", log.name())));
             }
         };
+        let records = batches.iter().map(|batch| u64::from(batch.header.record_count)).sum();
+        metrics::counter!("quire_broker_produce_records_total").increment(records);
         check_producer(&batches, acks)
             .map_err(|cause| failure::invalid(format!("{}: {cause}", log.name())))?;
         if config.log_append_time {
@@ -200,7 +204,7 @@ impl Submitted {
     /// Waits for the outcomes. Parts that are not settled in time are unknown:
     /// they may yet be written.
     pub async fn finish(self) -> v1::ProduceResponse {
-        let Self { correlation_id, parts, call, mut outcomes, deadline } = self;
+        let Self { correlation_id, parts, call, mut outcomes, began, deadline } = self;
         if parts.is_empty() {
             return v1::ProduceResponse { correlation_id, results: Vec::new() };
         }
@@ -212,6 +216,7 @@ impl Submitted {
                 outcomes.await
             }
         };
+        metrics::histogram!("quire_broker_produce_seconds").record(began.elapsed().as_secs_f64());
         let settled = settled.unwrap_or_default().into_iter().map(Some).chain(std::iter::repeat(None));
         let results = parts.into_iter().zip(settled).map(|(part, outcome)| part.result(outcome)).collect();
         v1::ProduceResponse { correlation_id, results }

@@ -717,6 +717,7 @@ impl Shard {
 const fn shortage_reason(cause: &NoLedger) -> ErrorReason {
     match cause {
         NoLedger::Bookies { .. } | NoLedger::Refused(_) => ErrorReason::NotEnoughBookies,
+        NoLedger::Full { .. } => ErrorReason::StorageFull,
         NoLedger::Store(_) => ErrorReason::MetadataUnavailable,
     }
 }

@@ -410,3 +410,220 @@ pub const fn line_append(line: &Line) -> Append {
         record_count: line.record_count,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use quire_ledger::ensemble::Ensemble;
+    use quire_metadata::topic::TopicName;
+    use quire_proto::batch::{Builder, NO_HEADERS, Producer};
+    use quire_proto::codec::Compression;
+    use quire_proto::id::{BookieId, Epoch, LedgerId, PartitionId, TopicId};
+    use tokio::sync::oneshot::Receiver;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::call::{Call, Outcome};
+    use crate::log::partition::Standing;
+    use crate::topic::{Topic, TopicConfig};
+
+    const NOW: Now = Now { millis: Millis(5), wall_ms: 5 };
+    const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+
+    fn bookie() -> BookieId {
+        BookieId(Uuid::from_u128(1))
+    }
+
+    /// A writer whose ledger is open and holds its snapshot, entry 0.
+    struct Case {
+        writer: PartitionWriter,
+        actions: Vec<chain::Action>,
+    }
+
+    impl Case {
+        fn new() -> Self {
+            let topic = Topic {
+                id: TopicId::default(),
+                name: "t".parse::<TopicName>().unwrap(),
+                partitions: 1,
+                replicas: 1,
+                ack_quorum: 1,
+                config: TopicConfig::default(),
+            };
+            let log = PartitionLog::new(PartitionId::default(), Arc::new(topic));
+            log.leading(Epoch(1), Vec::new(), Offset(0));
+            let chain = ChainWriter::new(Epoch(1), Offset(0), chain::Options::default());
+            let restored = Restored { running_max_ms: i64::MIN, ..Restored::default() };
+            let mut case =
+                Self { writer: PartitionWriter::new(log, chain, restored, WEEK), actions: Vec::new() };
+            case.put(batch(-1, 0, 1), Acks::None);
+            let ensemble = Ensemble::new(&[bookie()], 1).unwrap();
+            let ledger = chain::NewLedger { ledger: LedgerId(1), ensemble, age_ms: 1_000_000 };
+            case.step(chain::Event::LedgerReady(ledger));
+            let snapshot = case.writer.snapshot(Offset(0), NOW).expect("nothing is committed yet");
+            case.step(chain::Event::RollApplied { snapshot });
+            case
+        }
+
+        fn step(&mut self, event: chain::Event) {
+            self.writer.chain.step(NOW.millis, event, &mut self.actions);
+            for action in std::mem::take(&mut self.actions) {
+                match action {
+                    chain::Action::Committed { through, end, .. } => {
+                        self.writer.committed(through, end);
+                    }
+                    chain::Action::FirstDurable { through } => self.writer.first_durable(through),
+                    chain::Action::Failed { from, through, determinate } => {
+                        self.writer.failed(from, through, determinate);
+                    }
+                    _ => {}
+                }
+            }
+        }
+
+        /// The bookie has so many entries, the snapshot among them.
+        fn durable(&mut self, entries: u64) {
+            let durable = EntryId(entries);
+            self.step(chain::Event::Durable { bookie: bookie(), ledger: LedgerId(1), durable });
+        }
+
+        fn stage(&mut self, batches: impl IntoIterator<Item = Batch>, acks: Acks) -> Receiver<Vec<Outcome>> {
+            let (_call, mut replies, outcomes) = Call::new(1);
+            let piece = Piece {
+                partition: PartitionId::default(),
+                batches: batches.into_iter().collect(),
+                acks,
+                deadline: Millis(u64::MAX),
+                reply: replies.remove(0),
+            };
+            self.writer.stage(NOW, piece, &mut self.actions);
+            outcomes
+        }
+
+        fn put(&mut self, batch: Batch, acks: Acks) -> Receiver<Vec<Outcome>> {
+            let outcomes = self.stage([batch], acks);
+            self.writer.flush(NOW, &mut self.actions);
+            outcomes
+        }
+    }
+
+    fn batch(id: i64, base_sequence: i32, records: usize) -> Batch {
+        let mut builder = Builder::with_capacity(100);
+        for _ in 0..records {
+            builder.append(9, None, Some(b"v"), NO_HEADERS).unwrap();
+        }
+        let producer = if id < 0 { Producer::NONE } else { Producer { id, epoch: 0, base_sequence } };
+        builder.seal(Compression::None, producer).unwrap()
+    }
+
+    #[track_caller]
+    fn placed(outcomes: &mut Receiver<Vec<Outcome>>) -> (u64, u64) {
+        let placed = outcomes.try_recv().expect("it is answered").remove(0).expect("it is written");
+        (placed.base_offset.0, placed.last_offset.0)
+    }
+
+    #[track_caller]
+    fn failed(outcomes: &mut Receiver<Vec<Outcome>>) -> ErrorReason {
+        outcomes.try_recv().expect("it is answered").remove(0).expect_err("it is not written").reason
+    }
+
+    #[track_caller]
+    fn waits(outcomes: &mut Receiver<Vec<Outcome>>) {
+        assert!(outcomes.try_recv().is_err(), "it is answered");
+    }
+
+    #[test]
+    fn a_duplicate_is_answered_when_its_original_is_committed_and_not_before() {
+        let mut case = Case::new();
+        let mut original = case.put(batch(7, 0, 3), Acks::All);
+        let mut behind = case.put(batch(7, 3, 1), Acks::All);
+        let mut duplicate = case.put(batch(7, 0, 3), Acks::All);
+        waits(&mut original);
+        waits(&mut duplicate);
+        case.durable(3);
+        assert_eq!(placed(&mut original), (1, 3));
+        assert_eq!(placed(&mut duplicate), (1, 3));
+        waits(&mut behind);
+        case.durable(4);
+        assert_eq!(placed(&mut behind), (4, 4));
+        assert_eq!(placed(&mut case.put(batch(7, 0, 3), Acks::All)), (1, 3));
+    }
+
+    #[test]
+    fn a_duplicate_of_what_is_being_put_together_waits_for_it() {
+        let mut case = Case::new();
+        let mut original = case.stage([batch(7, 0, 2)], Acks::All);
+        let mut duplicate = case.stage([batch(7, 0, 2)], Acks::All);
+        waits(&mut duplicate);
+        case.writer.flush(NOW, &mut Vec::new());
+        case.durable(3);
+        assert_eq!((placed(&mut original), placed(&mut duplicate)), ((1, 2), (1, 2)));
+    }
+
+    #[test]
+    fn what_waits_for_one_partition_becomes_one_entry() {
+        let mut case = Case::new();
+        let mut all: Vec<_> = (0..5).map(|n| case.stage([batch(7, n, 1)], Acks::All)).collect();
+        case.writer.flush(NOW, &mut case.actions);
+        assert_eq!(case.writer.pending(), 2, "the entry before it, and it");
+        case.durable(3);
+        let offsets: Vec<_> = all.iter_mut().map(placed).collect();
+        assert_eq!(offsets, [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5)]);
+    }
+
+    #[test]
+    fn each_acks_level_has_its_moment() {
+        let mut case = Case::new();
+        assert_eq!(placed(&mut case.put(batch(-1, 0, 1), Acks::None)), (1, 1));
+        let mut leader = case.put(batch(-1, 0, 1), Acks::Leader);
+        waits(&mut leader);
+        case.writer.first_durable(AppendSequence(3));
+        assert_eq!(placed(&mut leader), (2, 2));
+        assert_eq!(case.writer.log.known_bounds().latest, Offset(0), "readers see what is committed only");
+    }
+
+    #[test]
+    fn after_a_failure_nothing_of_the_pipeline_gets_in() {
+        let mut case = Case::new();
+        case.durable(2);
+        let mut sent = case.put(batch(7, 0, 1), Acks::All);
+        let mut duplicate = case.put(batch(7, 0, 1), Acks::All);
+        case.step(chain::Event::Deposed);
+        assert_eq!(failed(&mut sent), ErrorReason::OutcomeUnknown);
+        assert_eq!(failed(&mut duplicate), ErrorReason::OutcomeUnknown);
+        let mut later = case.put(batch(7, 1, 1), Acks::All);
+        assert_eq!(failed(&mut later), ErrorReason::NotLeader);
+        case.writer.log.stopped(Standing::Deposed);
+        assert!(case.writer.log.bounds().is_err());
+    }
+
+    #[test]
+    fn a_part_out_of_order_is_refused_as_a_whole() {
+        let mut case = Case::new();
+        let mut gap = case.stage([batch(7, 0, 1)], Acks::All);
+        let mut refused = case.stage([batch(7, 5, 1), batch(7, 6, 1)], Acks::All);
+        assert_eq!(failed(&mut refused), ErrorReason::OutOfOrderSequence);
+        let mut both = case.stage([batch(7, 0, 1), batch(7, 1, 2)], Acks::All);
+        case.writer.flush(NOW, &mut case.actions);
+        case.durable(3);
+        assert_eq!(placed(&mut gap), (1, 1));
+        assert_eq!(placed(&mut both), (1, 3), "a repeat and what follows it");
+    }
+
+    #[test]
+    fn a_snapshot_holds_what_is_committed_and_nothing_else() {
+        let mut case = Case::new();
+        case.durable(2);
+        drop(case.put(batch(7, 0, 2), Acks::All));
+        case.durable(3);
+        drop(case.put(batch(7, 2, 2), Acks::All));
+        assert!(case.writer.snapshot(Offset(5), NOW).is_none(), "that is not committed");
+        let entries = case.writer.snapshot(Offset(3), NOW).expect("the committed end");
+        let bytes = entries[0].payload.to_bytes();
+        let (header, len) = EntryHeader::decode(&bytes).unwrap();
+        let snapshot = Snapshot::decode(header.base_offset, header.running_max_ms, &bytes[len..]).unwrap();
+        assert_eq!((snapshot.next_offset, snapshot.running_max_ms), (Offset(3), 9));
+        let batches = &snapshot.producers[&7].batches;
+        assert_eq!(batches.len(), 1);
+        assert_eq!((batches[0].base_offset, batches[0].last_sequence), (Offset(1), 1));
+    }
+}

@@ -1,10 +1,11 @@
 //! Producing: batches, plain messages, streams, acks.
 
+use quire_broker::Options;
 use quire_proto::v1;
 use quire_proto::v1::ErrorReason;
 use tokio_stream::StreamExt;
 
-use crate::server::{Server, batch, fetch, options, reason, request, values};
+use crate::server::{Server, batch, eventually, fetch, options, reason, request, values};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_produced_is_fetched_with_dense_offsets() {
@@ -128,5 +129,41 @@ async fn without_bookies_a_produce_waits_and_is_told_why() {
     server.ground.gate.set_open(true);
     assert_eq!(server.put("t", 0, "b").await, 0);
     assert_eq!(server.read_from("t", 0, 0).await, [(0, "b".to_owned())]);
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn past_the_memory_budget_producers_wait_and_are_told_why() {
+    let small = Options { memory_bytes: 1 << 20, tail_cache_bytes: 512 << 10, ..options() };
+    let mut server = Server::with(small).await;
+    server.create("t", 1, &[]).await;
+    let value = "v".repeat(300_000);
+    // Far more than the budget in all: what is committed gives way.
+    for n in 0..10 {
+        assert_eq!(server.put("t", 0, &value).await, n);
+    }
+    server.create("stuck", 1, &[]).await;
+    server.ground.gate.set_open(false);
+    let mut stuck = Vec::new();
+    for _ in 0..3 {
+        let produce = v1::ProduceRequest { timeout_ms: 3_000, ..request("stuck", 0, &[batch(&[&value])]) };
+        let mut log = server.log.clone();
+        stuck.push(tokio::spawn(async move { log.produce(produce).await.unwrap().into_inner() }));
+    }
+    eventually("the budget is used up", async || {
+        let produce = v1::ProduceRequest { timeout_ms: 50, ..request("t", 0, &[batch(&[&value])]) };
+        let results = server.log.produce(produce).await.unwrap().into_inner().results;
+        let error = results[0].error.as_ref()?;
+        assert_eq!((error.reason(), error.retryable), (ErrorReason::Overloaded, true));
+        assert!(error.message.contains("1048576 bytes"), "{}", error.message);
+        Some(())
+    })
+    .await;
+    server.ground.gate.set_open(true);
+    for stuck in stuck {
+        // Written, or told in time that it was not.
+        assert_eq!(stuck.await.unwrap().results.len(), 1);
+    }
+    assert_eq!(server.produce("t", 0, &[batch(&["after"])]).await.error, None);
     server.stop().await;
 }

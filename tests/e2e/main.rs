@@ -5,6 +5,7 @@
 //! - [`flights`]: a third of a million records, to seven readers at once.
 //! - [`crashes`]: the server killed while a producer goes on.
 //! - [`bad_input`]: what is wrong is refused, with cause and remedy.
+//! - [`failed_sync`]: a disk that fails a sync.
 //! - [`full_disk`]: a disk without space.
 //! - [`grpc`]: any language's client, here `grpcurl`.
 //! - [`commands`]: what the client commands promise to scripts.
@@ -17,6 +18,7 @@ mod bad_input;
 mod bench;
 mod commands;
 mod crashes;
+mod failed_sync;
 mod flights;
 mod footprint;
 mod full_disk;

@@ -65,6 +65,10 @@ impl Server {
         self.http.address()
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn data(&self) -> &Path {
         &self.data
     }

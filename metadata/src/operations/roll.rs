@@ -163,6 +163,14 @@ impl Roll {
         self.last.as_ref().map_or(ChainSequence(0), |last| last.sequence.next())
     }
 
+    /// The place of the new segment: the chain's next one, or that of an empty
+    /// predecessor. A place that was taken is never empty again while the chain
+    /// ends there: a late copy of a transaction that found it empty, an earlier
+    /// roll's or a take-over's, must not find it so once more.
+    fn place(&self) -> ChainSequence {
+        self.removed().map_or_else(|| self.next_sequence(), |removed| removed.sequence)
+    }
+
     fn base_offset(&self) -> Offset {
         let sealed = self.sealed_last().and_then(|last| last.sealed().map(|sealed| sealed.next_offset));
         sealed.unwrap_or_default()
@@ -201,13 +209,10 @@ impl Roll {
     }
 
     fn end_last(&self, txn: Txn, keys: &Keys) -> Txn {
-        let (Some(last), Some(sealed)) = (&self.last, self.sealed_last()) else { return txn };
+        let (Some(_), Some(sealed)) = (&self.last, self.sealed_last()) else { return txn };
         let key = keys.ledger(sealed.id);
         if self.removed().is_some() {
-            return txn
-                .delete(key)
-                .delete(keys.segment(self.leadership.partition, last.sequence))
-                .put(keys.delete(sealed.id), DeleteIntent::of(&sealed).encode());
+            return txn.delete(key).put(keys.delete(sealed.id), DeleteIntent::of(&sealed).encode());
         }
         match self.seal {
             Some(_) => txn.put(key, sealed.encode()),
@@ -221,7 +226,7 @@ impl Roll {
             Last { ledger: Versioned { value, revision }, ..last }
         });
         let opened = self.new_segment().map(|(segment, value)| Last {
-            sequence: self.next_sequence(),
+            sequence: self.place(),
             segment,
             ledger: Versioned { value, revision: at },
         });
@@ -229,7 +234,10 @@ impl Roll {
         Rolled { opened, previous: previous.filter(|_| removed.is_none()), removed }
     }
 
-    fn broken_guard(&self, [partition, block, ledger, place]: [Option<&KeyValue>; 4]) -> Option<RollRefused> {
+    fn broken_guard(
+        &self,
+        [partition, block, ledger, next, _]: [Option<&KeyValue>; 5],
+    ) -> Option<RollRefused> {
         let unchanged = |found: Option<&KeyValue>, revision: Revision| {
             found.is_some_and(|found| found.mod_revision == revision)
         };
@@ -239,8 +247,7 @@ impl Roll {
         if self.open.as_ref().is_some_and(|open| !unchanged(block, open.block.block.revision)) {
             return Some(RollRefused::BlockReleased);
         }
-        if self.last.as_ref().is_some_and(|last| !unchanged(ledger, last.ledger.revision)) || place.is_some()
-        {
+        if self.last.as_ref().is_some_and(|last| !unchanged(ledger, last.ledger.revision)) || next.is_some() {
             return Some(RollRefused::ChainChanged);
         }
         None
@@ -251,7 +258,7 @@ impl Roll {
     /// under an epoch that is still this leader's.
     fn happened(
         &self,
-        [partition, _, ledger, place]: [Option<&KeyValue>; 4],
+        [partition, _, ledger, _, place]: [Option<&KeyValue>; 5],
     ) -> Result<Option<Revision>, StoreError> {
         if let Some(open) = &self.open {
             let place = Versioned::<Segment>::read_option(place)?;
@@ -270,9 +277,8 @@ impl Operation for Roll {
 
     fn txn(&self, keys: &Keys) -> Txn {
         let partition = self.leadership.partition;
-        let place = keys.segment(partition, self.next_sequence());
-        let mut txn =
-            Txn::default().require(self.leadership.guard(keys)).require(Guard::Absent(place.clone()));
+        let next = keys.segment(partition, self.next_sequence());
+        let mut txn = Txn::default().require(self.leadership.guard(keys)).require(Guard::Absent(next));
         if let Some(last) = &self.last {
             txn = txn.require(last.ledger.unchanged(keys.ledger(last.segment.ledger)));
         }
@@ -280,7 +286,7 @@ impl Operation for Roll {
         if let (Some(open), Some((segment, ledger))) = (&self.open, self.new_segment()) {
             txn = txn
                 .require(open.block.guard(keys))
-                .put(place, segment.encode())
+                .put(keys.segment(partition, self.place()), segment.encode())
                 .put(keys.ledger(open.id), ledger.encode());
         }
         txn
@@ -297,11 +303,12 @@ impl Operation for Roll {
             keys.id_block(IdKind::Ledgers, block),
             keys.ledger(self.last.as_ref().map(|last| last.segment.ledger).unwrap_or_default()),
             keys.segment(self.leadership.partition, self.next_sequence()),
+            keys.segment(self.leadership.partition, self.place()),
         ]
     }
 
     fn judge(&self, found: &[Option<KeyValue>]) -> Result<Verdict<Rolled, RollRefused>, StoreError> {
-        let Ok(evidence) = <&[Option<KeyValue>; 4]>::try_from(found) else {
+        let Ok(evidence) = <&[Option<KeyValue>; 5]>::try_from(found) else {
             return Err(incomplete_evidence());
         };
         let evidence = evidence.each_ref().map(Option::as_ref);

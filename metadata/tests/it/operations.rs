@@ -663,17 +663,32 @@ mod roll {
     }
 
     #[test]
-    fn an_empty_predecessor_is_removed_and_its_bookies_are_asked_to_delete() {
+    fn an_empty_predecessor_is_replaced_and_its_bookies_are_asked_to_delete() {
         let (world, roll) = empty();
         let rolled = world.apply(&roll);
         let view = world.view(partition(0));
         assert_eq!(view.chain.len(), 1);
-        assert_eq!(view.chain[0].sequence, ChainSequence(1), "places are not used again");
+        assert_eq!(view.chain[0].sequence, ChainSequence(0), "the place is never empty in between");
         assert_eq!(view.chain[0].segment.value, Segment { base_offset: Offset(0), ledger: LedgerId(2) });
         assert_eq!((rolled.removed, rolled.previous), (Some(LedgerId(1)), None));
         assert_eq!(world.get(&world.keys.ledger(LedgerId(1))), None);
         let intent: Versioned<DeleteIntent> = world.read(&world.keys.delete(LedgerId(1))).unwrap();
         assert_eq!(intent.value.bookies, [bookie(1), bookie(2), bookie(3)]);
+    }
+
+    #[test]
+    fn a_late_copy_finds_the_place_of_a_replaced_segment_taken() {
+        use quire_metadata::operation::Operation;
+        use quire_metadata::store::TxnOutcome;
+        let Led { world, led, block, last, .. } = World::with_open_ledger();
+        let first = Roll::new(led.leadership, None, None, Some(new_ledger(&block, 0))).unwrap();
+        let open = Some(new_ledger(&block, 1));
+        let replace = Roll::new(led.leadership, Some(last), Some(sealed(1, 0)), open).unwrap();
+        world.apply(&replace);
+        for late in [first.txn(&world.keys), replace.txn(&world.keys)] {
+            let outcome = world.store.transact_now(&late).unwrap();
+            assert!(matches!(outcome, TxnOutcome::Refused(_)), "{late:?}");
+        }
     }
 
     #[test]

@@ -51,6 +51,33 @@ pub enum Fault {
     UnsyncedCounted,
 }
 
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 21] = [
+        Self::DuplicateAcknowledgedWhilePending,
+        Self::RollEndBeyondCommitted,
+        Self::AckBeforeRollApplied,
+        Self::AckAfterRollIssued,
+        Self::SnapshotOfUncommitted,
+        Self::StateRebuiltBeyondEnd,
+        Self::EpochResumed,
+        Self::FewerFences,
+        Self::FenceNotDurable,
+        Self::PublishFromReleasedBlock,
+        Self::NoMark,
+        Self::NoBar,
+        Self::BarByHoldings,
+        Self::UncertainCounted,
+        Self::CreateClearsMark,
+        Self::MarkCleared,
+        Self::SealBelowGreatest,
+        Self::ImportTargetCounted,
+        Self::NamingWithoutGuards,
+        Self::BootContinuesFile,
+        Self::UnsyncedCounted,
+    ];
+}
+
 #[cfg(feature = "planted-faults")]
 mod switch {
     use std::cell::Cell;

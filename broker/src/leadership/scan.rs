@@ -30,12 +30,18 @@ pub struct Scan {
 }
 
 impl Scan {
+    /// Nothing was read yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { max_timestamp_ms: i64::MIN, ..Self::default() }
+    }
+
     /// Reads the headers of all entries below the segment's end.
     ///
     /// # Errors
     /// `DATA_UNAVAILABLE`
     pub async fn read(bookies: &Bookies, segment: &Segment) -> Result<Self, Failure> {
-        let mut scan = Self { max_timestamp_ms: i64::MIN, ..Self::default() };
+        let mut scan = Self::new();
         let mut from = EntryId(0);
         while from < segment.end {
             let records = cold::read_prefixes(bookies, segment, from).await?;
@@ -48,7 +54,11 @@ impl Scan {
         Ok(scan)
     }
 
-    fn add(&mut self, record: &Record) -> Result<(), String> {
+    /// Adds the next entry.
+    ///
+    /// # Errors
+    /// When it is none, or does not follow.
+    pub fn add(&mut self, record: &Record) -> Result<(), String> {
         self.bytes += u64::from(record.header.payload_len);
         let prefix = record.payload.to_bytes();
         let (header, len) = EntryHeader::decode(&prefix).map_err(|error| error.to_string())?;

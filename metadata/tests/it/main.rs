@@ -6,6 +6,5 @@ mod embedded;
 mod model;
 mod operations;
 mod power;
-mod reading;
 mod suite;
 mod world;

@@ -1,6 +1,6 @@
 //! What happened in a run, line by line.
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 
 use super::scheduler::Micros;
 
@@ -24,7 +24,7 @@ impl Trace {
     }
 
     /// Adds a line.
-    pub fn line(&mut self, now: Micros, line: fmt::Arguments<'_>) {
+    pub fn line(&mut self, now: Micros, line: &str) {
         let start = self.text.len();
         if self.starts.len() == SHOWN_LINES {
             self.starts.pop_front();

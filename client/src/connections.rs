@@ -1,5 +1,4 @@
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use tonic::transport::{Channel, Endpoint};
 use tracing::debug;
 
 use crate::backoff::Backoff;
+use crate::directory::Directory;
 use crate::{ClientOptions, Error};
 
 /// HTTP/2 frames and windows: the defaults of 16 KiB and 2 MiB cost half the
@@ -43,10 +43,8 @@ pub(crate) enum Repeat {
 /// after they broke.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    bootstrap: Vec<String>,
+    pub(crate) directory: Directory,
     channels: Mutex<HashMap<String, Channel>>,
-    /// The bootstrap address that answered last.
-    favourite: AtomicUsize,
     connect_timeout: Duration,
     request_timeout: Duration,
     call_timeout: Duration,
@@ -54,33 +52,30 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    /// Connects to the first bootstrap address that answers.
+    /// Connects to the first address that answers.
     pub(crate) async fn open(options: &ClientOptions) -> Result<Self, Error> {
+        let none = || Error::Invalid("no broker address is given: name at least one host:port".to_owned());
         let connections = Self {
-            bootstrap: options.addresses.clone(),
+            directory: Directory::new(&options.addresses).ok_or_else(none)?,
             channels: Mutex::default(),
-            favourite: AtomicUsize::new(0),
             connect_timeout: options.connect_timeout,
             request_timeout: options.request_timeout,
             call_timeout: options.call_timeout,
             backoff: options.backoff(),
         };
         let mut causes = Vec::new();
-        for (place, address) in options.addresses.iter().enumerate() {
+        for address in connections.directory.given() {
             match connections.endpoint(address)?.connect().await {
                 Ok(channel) => {
-                    connections.favourite.store(place, Ordering::Relaxed);
-                    connections.lock().insert(address.clone(), channel);
+                    connections.directory.favour(address);
+                    connections.lock().insert(address.to_string(), channel);
                     return Ok(connections);
                 }
                 Err(error) => causes.push(innermost(&error)),
             }
         }
-        if causes.is_empty() {
-            return Err(Error::Invalid("no broker address is given: name at least one host:port".to_owned()));
-        }
         causes.dedup();
-        Err(Error::Connect { address: options.addresses.join(","), cause: causes.join("; ") })
+        Err(Error::Connect { address: connections.directory.given().join(","), cause: causes.join("; ") })
     }
 
     /// The channel to a broker. It connects with its first request.
@@ -107,12 +102,6 @@ impl Connections {
         self.request_timeout
     }
 
-    /// An address that answered before, for what any broker does.
-    pub(crate) fn any_address(&self) -> &str {
-        let place = self.favourite.load(Ordering::Relaxed);
-        self.bootstrap.get(place).map_or("", String::as_str)
-    }
-
     /// Makes a call to any broker, and again elsewhere or later while that is
     /// safe and may help.
     pub(crate) async fn call<R, T, F>(
@@ -129,24 +118,21 @@ impl Connections {
         let deadline = Instant::now() + self.call_timeout;
         let mut known_effectless = true;
         for attempt in 1.. {
-            let place = self.favourite.load(Ordering::Relaxed);
-            let address = self.any_address();
-            let error = match timeout_at(
-                deadline,
-                self.once(address, |channel| call(channel, request.clone())),
-            )
-            .await
-            {
-                Ok(Ok(answer)) => return Ok(answer),
-                Ok(Err(error)) => error,
-                Err(_) => return Err(self.timed_out(what, None, false)),
-            };
+            let address = self.directory.favourite();
+            let error =
+                match timeout_at(deadline, self.once(&address, |channel| call(channel, request.clone())))
+                    .await
+                {
+                    Ok(Ok(answer)) => return Ok(answer),
+                    Ok(Err(error)) => error,
+                    Err(_) => return Err(self.timed_out(what, None, false)),
+                };
             known_effectless &= error.is_determinate();
             if !error.is_retryable() || (repeat == Repeat::Unsafe && !error.is_determinate()) {
                 return Err(error);
             }
-            let round = self.bootstrap.len().max(1);
-            self.favourite.store((place + 1) % round, Ordering::Relaxed);
+            self.directory.pass_over(&address);
+            let round = self.directory.len();
             let wait = self.backoff.wait(attempt);
             // With none of the addresses reachable, waiting helps only a broker
             // that is just starting.
@@ -181,7 +167,9 @@ impl Connections {
 
     fn unreachable(&self, error: Error) -> Error {
         match error {
-            Error::Connect { cause, .. } => Error::Connect { address: self.bootstrap.join(","), cause },
+            Error::Connect { cause, .. } => {
+                Error::Connect { address: self.directory.given().join(","), cause }
+            }
             other => other,
         }
     }

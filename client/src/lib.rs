@@ -33,6 +33,7 @@ mod backoff;
 mod client;
 mod connections;
 pub mod consumer;
+mod directory;
 pub mod error;
 mod metadata;
 pub mod producer;

@@ -79,6 +79,7 @@ impl Shared {
         let answer = self.connections.call(what, Repeat::Safe, request, ask).await?.into_inner();
         let MetadataResponse { brokers, topics } = answer;
         let addresses: Vec<Arc<str>> = brokers.into_iter().map(|broker| broker.address.into()).collect();
+        self.connections.directory.learn(&addresses);
         let outcomes = topics.into_iter().map(|topic| self.learn(topic, &addresses));
         Ok(outcomes.collect())
     }

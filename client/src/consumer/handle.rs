@@ -383,7 +383,7 @@ impl Consumer {
             match view.as_deref().and_then(|view| view.leader(one.partition)) {
                 None => drop(unknown.insert(one.topic.to_string())),
                 Some(_) if one.detour => {
-                    let address = Arc::from(self.shared.connections.any_address());
+                    let address = self.shared.connections.directory.favourite();
                     groups.entry((address, false)).or_default().push(at);
                 }
                 Some(leader) => groups.entry((Arc::clone(leader), true)).or_default().push(at),

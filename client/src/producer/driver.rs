@@ -432,7 +432,7 @@ impl Driver {
         }
         let leader = lane.leader.clone()?;
         if lane.detour {
-            return Some(Route { address: Arc::from(self.shared.connections.any_address()), direct: false });
+            return Some(Route { address: self.shared.connections.directory.favourite(), direct: false });
         }
         Some(Route { address: leader, direct: true })
     }

@@ -23,6 +23,9 @@ use tokio::time::{Instant, timeout_at};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 
+/// Bytes of one partition in one message: few, so that there are many messages.
+const MESSAGE_BYTES: usize = 4 << 10;
+
 /// What goes wrong with one produce request.
 #[derive(Clone, Debug)]
 pub(crate) enum ProduceFault {
@@ -166,11 +169,6 @@ impl Cluster {
     /// The address that clients are told for a broker.
     pub(crate) fn advertise(&self, broker: usize, address: &str) {
         self.lock().brokers[broker] = address.to_owned();
-    }
-
-    /// The addresses that clients are told.
-    pub(crate) fn addresses(&self) -> Vec<String> {
-        self.lock().brokers.clone()
     }
 
     /// Drops what is below this offset.
@@ -444,7 +442,9 @@ impl LogService for Service {
         let deadline = Instant::now() + Duration::from_millis(request.max_wait_ms.into());
         loop {
             let changed = self.cluster.changed.notified();
-            let read = |part: &FetchPartition| self.read(part, request.direct, request.max_bytes as usize);
+            let read = |part: &FetchPartition| {
+                self.read(part, request.direct, MESSAGE_BYTES.min(request.max_bytes as usize))
+            };
             let mut results: Vec<_> = request.partitions.iter().map(read).collect();
             let something = results.iter().any(|result| result.error.is_some() || !result.batches.is_empty());
             if something || timeout_at(deadline, changed).await.is_err() {
@@ -516,7 +516,7 @@ impl Service {
                     break;
                 }
                 let mut results =
-                    [self.read(part, start.direct, usize::try_from(credit).unwrap().min(64 << 10))];
+                    [self.read(part, start.direct, usize::try_from(credit).unwrap().min(MESSAGE_BYTES))];
                 if let Err(status) = self.spoil(&mut results) {
                     return status;
                 }

@@ -147,6 +147,12 @@ async fn records_follow_the_leader() {
         let from = u32::try_from(round).unwrap() * 300;
         outcomes.extend(send(&producer, "topic", from..from + 300).await);
     }
+    // The address that the client was given is gone for good; it has heard of the
+    // other broker.
+    cluster.lead("topic", 0, 1);
+    let [first, _second] = brokers;
+    first.kill();
+    outcomes.extend(send(&producer, "topic", 1800..2000).await);
     complete(&cluster, outcomes);
 }
 

@@ -30,7 +30,8 @@ use crate::disk::{AlignedBuffer, BufferPool, Disk, DiskFile};
 use crate::error::Error;
 use crate::tail::Tail;
 
-/// A commit batch closes at this size; a larger record goes alone.
+/// A commit batch closes at this size, or at a quarter of a file; a larger
+/// record goes alone.
 pub const BATCH_BYTES: usize = 4 << 20;
 
 /// Buffers that are kept for further use.
@@ -74,6 +75,8 @@ pub struct Log<D: Disk> {
     durable: Sequence,
     /// The highest mark in the log.
     marked: Sequence,
+    /// At which size a batch closes.
+    batch_bytes: usize,
     buffers: BufferPool,
     building: Building,
 }
@@ -140,9 +143,12 @@ impl Copies {
 
 impl<D: Disk> Log<D> {
     fn new(parts: Parts<D>, active: Active<D::File>, sequence: Sequence) -> Self {
-        let buffers = BufferPool::new(BATCH_BYTES + active.header.block as usize, IDLE_BUFFERS);
+        let quarter = usize::try_from(parts.pool.file_bytes() / 4).unwrap_or(BATCH_BYTES);
+        let block = active.header.block as usize;
+        let batch_bytes = quarter.min(BATCH_BYTES).next_multiple_of(block);
+        let buffers = BufferPool::new(batch_bytes + block, IDLE_BUFFERS);
         let building = Building::new(buffers.take());
-        Self { parts, active, sequence, durable: sequence, marked: Sequence(0), buffers, building }
+        Self { parts, active, sequence, durable: sequence, marked: sequence, batch_bytes, buffers, building }
     }
 
     /// Where the log is durable: the present file and the end of what is.
@@ -154,7 +160,7 @@ impl<D: Disk> Log<D> {
     /// Whether a record of this length still goes into the batch.
     #[must_use]
     pub fn has_room(&self, record_len: usize) -> bool {
-        self.building.placed.is_empty() || self.building.buffer.len() + record_len <= BATCH_BYTES
+        self.building.placed.is_empty() || self.building.buffer.len() + record_len <= self.batch_bytes
     }
 
     /// Whether nothing waits for a commit.

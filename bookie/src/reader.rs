@@ -187,6 +187,9 @@ impl<D: Disk> Reader<D> {
     ) -> Result<Record, Trouble> {
         let position = u64::from(line.position);
         let payload_len = line.payload_len as usize;
+        if position + (HEADER_LEN + payload_len) as u64 > file.durable() {
+            return Err(Trouble::Misplaced(file.generation));
+        }
         let tail = self.tail.get(file.generation, position, HEADER_LEN + payload_len);
         let in_memory = tail.is_some();
         if !in_memory && from == From::Memory {

@@ -23,6 +23,9 @@ use crate::shared::Shared;
 /// Between two rounds.
 const EVERY: Duration = Duration::from_millis(500);
 
+/// Rounds between two looks for files to recycle, while there is space.
+const RECYCLE_EVERY: u64 = 6;
+
 /// How fast files are filled ahead and living entries copied, bytes a second.
 const BACKGROUND_BYTES_PER_SECOND: u64 = 64 << 20;
 
@@ -100,10 +103,16 @@ pub(crate) struct Upkeep<D: Disk> {
 impl<D: Disk> Upkeep<D> {
     /// Runs until it is stopped.
     pub(crate) fn run(mut self) {
-        while self.stop.wait(EVERY) {
+        for round in 0_u64.. {
+            if !self.stop.wait(EVERY) {
+                return;
+            }
             self.write_indexes();
             self.watch_space();
-            self.recycle();
+            // It looks at every ledger.
+            if round.is_multiple_of(RECYCLE_EVERY) || self.shared.admission() < Admission::All {
+                self.recycle();
+            }
             self.fill_ahead();
             self.scrub();
         }

@@ -97,7 +97,14 @@ impl FilePool {
             }
         }
         let name = self.fresh_name(FILLING);
-        let file = disk.create(&name, len.max(self.file_bytes), Access::Direct)?;
+        let file = match disk.create(&name, len.max(self.file_bytes), Access::Direct) {
+            // Better a small file than none: a bookie whose disk is full must
+            // still start, fence and delete.
+            Err(error) if error.kind() == io::ErrorKind::StorageFull && len < self.file_bytes => {
+                disk.create(&name, len, Access::Direct)?
+            }
+            created => created?,
+        };
         Ok((name, file))
     }
 

@@ -4,4 +4,5 @@
 
 mod power;
 mod service;
+mod storage;
 mod support;

@@ -89,3 +89,73 @@ impl Ensemble {
         lengths.get(self.ack_quorum - 1).copied().unwrap_or_default()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use uuid::Uuid;
+
+    use super::*;
+
+    fn bookies(count: usize) -> Vec<BookieId> {
+        (0..count).map(|bookie| BookieId(Uuid::from_u128(bookie as u128))).collect()
+    }
+
+    /// All sets of at least `size` of `n` replicas, as bits.
+    fn sets(n: usize, size: usize) -> impl Iterator<Item = u32> + Clone {
+        (0_u32..1 << n).filter(move |set| set.count_ones() as usize >= size)
+    }
+
+    #[test]
+    fn t3_a_fence_quorum_meets_every_ack_quorum_and_no_smaller_one_does() {
+        for n in 1..=6 {
+            for ack_quorum in 1..=n {
+                let ensemble = Ensemble::new(&bookies(n), ack_quorum).unwrap();
+                let fences = ensemble.fence_quorum();
+                let meets_all = |fenced: u32| sets(n, ack_quorum).all(|acked| acked & fenced != 0);
+                assert!(sets(n, fences).all(meets_all), "n = {n}, A = {ack_quorum}");
+                assert!(!sets(n, fences - 1).all(meets_all), "n = {n}, A = {ack_quorum}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_ensemble_that_can_never_commit_is_none() {
+        for (replicas, ack_quorum, expected) in [
+            (0, 0, Some(EnsembleError::AckQuorum { ack_quorum: 0, replicas: 0 })),
+            (3, 0, Some(EnsembleError::AckQuorum { ack_quorum: 0, replicas: 3 })),
+            (2, 3, Some(EnsembleError::AckQuorum { ack_quorum: 3, replicas: 2 })),
+            (17, 2, Some(EnsembleError::TooMany(17))),
+            (1, 1, None),
+            (3, 2, None),
+            (16, 16, None),
+        ] {
+            assert_eq!(Ensemble::new(&bookies(replicas), ack_quorum).err(), expected);
+        }
+        let twice = [bookies(2), bookies(1)].concat();
+        assert_eq!(Ensemble::new(&twice, 2).err(), Some(EnsembleError::Twice(twice[0])));
+    }
+
+    proptest! {
+        #[test]
+        fn w1_the_quorum_length_is_the_greatest_that_a_replicas_have(
+            lengths in vec(0_u64..12, 1..=7),
+            quorum in any::<prop::sample::Index>(),
+        ) {
+            let ack_quorum = quorum.index(lengths.len()) + 1;
+            let ensemble = Ensemble::new(&bookies(lengths.len()), ack_quorum).unwrap();
+            let have = |length: u64| lengths.iter().filter(|&&other| other >= length).count();
+            let expected = (0..12).rev().find(|&length| have(length) >= ack_quorum).unwrap();
+            let found = ensemble.quorum_length(lengths.iter().map(|&length| EntryId(length)));
+            prop_assert_eq!(found, EntryId(expected));
+        }
+
+        #[test]
+        fn w1_too_few_lengths_commit_nothing(lengths in vec(any::<u64>(), 0..3)) {
+            let ensemble = Ensemble::new(&bookies(4), 3).unwrap();
+            let found = ensemble.quorum_length(lengths.into_iter().map(EntryId));
+            prop_assert_eq!(found, EntryId(0));
+        }
+    }
+}

@@ -251,3 +251,121 @@ impl Record {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn headers() -> impl Strategy<Value = Header> {
+        let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
+        let payload = (0..=u32::try_from(PAYLOAD_MAX).unwrap(), any::<prop::sample::Index>(), any::<u32>());
+        (1_u8..=7, numbers, payload).prop_map(|(kind, numbers, (payload_len, prefix, payload_crc))| Header {
+            kind: Kind::from_u8(kind).unwrap(),
+            ledger: LedgerId(numbers.0),
+            own_epoch: Epoch(numbers.1),
+            epoch: Epoch(numbers.2),
+            entry: EntryId(numbers.3),
+            committed: EntryId(numbers.4),
+            prefix_len: u32::try_from(prefix.index(payload_len as usize + 1)).unwrap(),
+            payload_len,
+            payload_crc,
+        })
+    }
+
+    /// The header's bytes with a checksum that matches.
+    fn sealed(mut bytes: [u8; HEADER_LEN]) -> [u8; HEADER_LEN] {
+        let crc = crc32c::crc32c(&bytes[4..]);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    proptest! {
+        #[test]
+        fn a_header_is_decoded_as_it_was_encoded(header in headers()) {
+            prop_assert_eq!(Header::decode(&header.encode()), Ok(header));
+        }
+
+        #[test]
+        fn a_flipped_bit_in_a_header_is_noticed(header in headers(), bit in 0..HEADER_LEN * 8) {
+            let mut bytes = header.encode();
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(Header::decode(&bytes), Err(DecodeError::HeaderCrc));
+        }
+
+        #[test]
+        fn pieces_make_no_difference_to_a_payload(
+            bytes in vec(any::<u8>(), 0..200),
+            cuts in vec(any::<prop::sample::Index>(), 0..6),
+        ) {
+            let whole = Bytes::from(bytes);
+            let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(whole.len() + 1)).collect();
+            cuts.extend([0, whole.len()]);
+            cuts.sort_unstable();
+            let mut payload = Payload::default();
+            cuts.windows(2).for_each(|cut| payload.push(whole.slice(cut[0]..cut[1])));
+            prop_assert_eq!(payload.len(), whole.len());
+            prop_assert_eq!(payload.crc(), crc32c::crc32c(&whole));
+            prop_assert_eq!(payload.to_bytes(), whole);
+            prop_assert!(payload.pieces().iter().all(|piece| !piece.is_empty()));
+        }
+    }
+
+    #[test]
+    fn a_header_that_lies_is_malformed_though_its_checksum_matches() {
+        let payload = Payload::from(Bytes::from_static(b"apple"));
+        let header = Header {
+            kind: Kind::Append,
+            ledger: LedgerId(1),
+            own_epoch: Epoch(1),
+            epoch: Epoch(1),
+            entry: EntryId(0),
+            committed: EntryId(0),
+            prefix_len: 2,
+            payload_len: 5,
+            payload_crc: payload.crc(),
+        };
+        let sound = header.encode();
+        let too_long = u32::try_from(PAYLOAD_MAX + 1).unwrap().to_le_bytes();
+        for (what, at, bytes) in [
+            ("no such kind", 4, &[0][..]),
+            ("no such kind", 4, &[8]),
+            ("a reserved byte", 6, &[1]),
+            ("reserved bytes at the end", 61, &[1]),
+            ("a payload above the limit", 52, &too_long),
+            ("a prefix longer than the payload", 48, &[6]),
+        ] {
+            let mut lying = sound;
+            lying[at..at + bytes.len()].copy_from_slice(bytes);
+            assert_eq!(Header::decode(&sealed(lying)), Err(DecodeError::Malformed), "{what}");
+        }
+        assert_eq!(Header::decode(&sealed(sound)), Ok(header));
+    }
+
+    #[test]
+    fn a_record_is_its_header_s_payload_or_not_sound() {
+        let header = |payload: &Payload| Header {
+            kind: Kind::Append,
+            ledger: LedgerId(1),
+            own_epoch: Epoch(1),
+            epoch: Epoch(1),
+            entry: EntryId(0),
+            committed: EntryId(0),
+            prefix_len: 0,
+            payload_len: u32::try_from(payload.len()).unwrap(),
+            payload_crc: payload.crc(),
+        };
+        let apple = Payload::from(Bytes::from_static(b"apple"));
+        for (bytes, expected) in [
+            (&b"apple"[..], Ok(())),
+            (b"appla", Err(DecodeError::PayloadCrc)),
+            (b"appl", Err(DecodeError::Short)),
+            (b"apples", Err(DecodeError::Short)),
+        ] {
+            let payload = Payload::from(Bytes::copy_from_slice(bytes));
+            assert_eq!(Record { header: header(&apple), payload }.verify(), expected);
+        }
+    }
+}

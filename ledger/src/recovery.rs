@@ -273,8 +273,8 @@ impl Recovery {
             self.held_since.map(|since| since + self.options.grace_ms),
             self.lacking_since.map(|since| since + self.options.targets_after_ms),
         ];
-        let waits = waits.into_iter().flatten().chain(imports).filter(|&moment| moment > self.now);
-        retries.chain(waits).min()
+        // What is due already waits for another event.
+        waits.into_iter().flatten().chain(imports).chain(retries).filter(|&due| due > self.now).min()
     }
 
     /// Takes an event in.

@@ -305,6 +305,14 @@ impl World {
         if !reaches {
             return;
         }
+        if let Some(open) = &roll.open
+            && open.ledger <= self.released
+            && !self.store.chain.contains(&open.ledger)
+        {
+            self.say(format!("the block of L{} is released, it cannot be published", open.ledger));
+            self.brokers[broker].roll = None;
+            return self.todo.push_back((broker, Event::Chain(chain::Event::BlockReleased)));
+        }
         let rolled = self.store.roll(self.brokers[broker].epoch, &roll);
         if let Rolled::Applied { removed } = &rolled {
             removed.iter().for_each(|ledger| self.say(format!("L{ledger} is empty and leaves the chain")));

@@ -35,6 +35,8 @@ pub(crate) struct World {
     pub store_up: bool,
     pub lose_request: bool,
     pub lose_answer: bool,
+    /// The id blocks that ledgers up to here came from are released.
+    pub released: LedgerId,
     pub replicas: usize,
     pub ack_quorum: usize,
     pub options: Options,
@@ -61,6 +63,7 @@ impl Default for World {
             store_up: true,
             lose_request: false,
             lose_answer: false,
+            released: LedgerId(0),
             replicas: 3,
             ack_quorum: 2,
             options: Options::default(),
@@ -150,6 +153,7 @@ impl World {
                 (self.lose_request, self.lose_answer) = (false, false);
                 (0..self.brokers.len()).for_each(|broker| self.retry(broker));
             }
+            ["releases", "every", "block"] => self.released = LedgerId(self.store.last_id),
             ["loses", "the", "next", "request"] => self.lose_request = true,
             ["loses", "the", "next", "answer"] => self.lose_answer = true,
             _ => return Err("metadata cannot do that".to_owned()),

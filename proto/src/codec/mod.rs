@@ -105,7 +105,7 @@ impl Compression {
             Self::None => Ok(input.clone()),
             Self::Gzip => self.read(flate2::bufread::MultiGzDecoder::new(&input[..]), limit),
             Self::Snappy => xerial::decompress(input, limit),
-            Self::Lz4 => self.read(lz4_flex::frame::FrameDecoder::new(&input[..]), limit),
+            Self::Lz4 => self.read(Lz4Frames(lz4_flex::frame::FrameDecoder::new(&input[..])), limit),
             Self::Zstd => {
                 let reader = zstd::stream::read::Decoder::with_buffer(&input[..]);
                 self.read(reader.map_err(|_| CodecError::Corrupt(self))?, limit)
@@ -118,6 +118,22 @@ impl Compression {
         let bound = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
         reader.take(bound).read_to_end(&mut out).map_err(|_| CodecError::Corrupt(self))?;
         if out.len() > limit { Err(CodecError::TooLarge { limit }) } else { Ok(out.into()) }
+    }
+}
+
+/// Reads frame after frame: the library's decoder ends with each.
+struct Lz4Frames<'a>(lz4_flex::frame::FrameDecoder<&'a [u8]>);
+
+impl Read for Lz4Frames<'_> {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let left = self.0.get_ref().len();
+            let read = self.0.read(out)?;
+            let progress = self.0.get_ref().len() < left;
+            if read > 0 || out.is_empty() || !progress {
+                return Ok(read);
+            }
+        }
     }
 }
 

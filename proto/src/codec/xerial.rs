@@ -60,11 +60,11 @@ const EXPANSION_MAX: usize = 64;
 /// far as its own bytes could give it.
 fn block(compressed: &[u8], limit: usize, out: &mut Vec<u8>) -> Result<(), CodecError> {
     let len = snap::raw::decompress_len(compressed).map_err(|_| CORRUPT)?;
-    if len > limit.saturating_sub(out.len()) {
-        return Err(CodecError::TooLarge { limit });
-    }
     if len > compressed.len().saturating_mul(EXPANSION_MAX) {
         return Err(CORRUPT);
+    }
+    if len > limit.saturating_sub(out.len()) {
+        return Err(CodecError::TooLarge { limit });
     }
     let from = out.len();
     out.resize(from + len, 0);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used)] // the whole program is a test
 
 mod batches;
+mod codecs;
 mod flips;
 mod golden;
 mod support;

@@ -25,6 +25,8 @@ pub(crate) struct Bookie {
     pub up: bool,
     /// It syncs only when it is told to.
     pub slow: bool,
+    /// It once lost what it had synced.
+    pub lossy: bool,
     replicas: Replicas,
     log: Vec<Record>,
     synced: usize,
@@ -38,6 +40,7 @@ impl Bookie {
         Self {
             up: true,
             slow: false,
+            lossy: false,
             replicas: Replicas::default(),
             log: Vec::new(),
             synced: 0,
@@ -106,6 +109,7 @@ impl Bookie {
 
     /// What was not synced is lost, and `lost` records of what was.
     pub(crate) fn crash(&mut self, lost: usize) {
+        self.lossy |= lost > 0;
         self.synced = self.synced.saturating_sub(lost);
         self.log.truncate(self.synced);
         self.up = false;
@@ -113,6 +117,7 @@ impl Bookie {
 
     /// A hole in the log.
     pub(crate) fn lose(&mut self, ledger: LedgerId, entry: EntryId) {
+        self.lossy = true;
         self.log.retain(|record| {
             let header = &record.header;
             header.kind != Kind::Append || header.ledger != ledger || header.entry != entry
@@ -133,6 +138,7 @@ impl Bookie {
     }
 
     pub(crate) fn cannot_read(&mut self, ledger: LedgerId, entry: EntryId) {
+        self.lossy = true;
         self.unreadable.insert((ledger, entry));
     }
 

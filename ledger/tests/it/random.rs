@@ -70,10 +70,11 @@ impl Scenario {
             74..78 => format!("mend {broker} {bookie}"),
             78..80 => format!("{bookie} crashes"),
             80..84 => format!("{bookie} restarts"),
-            84..87 => format!("{broker} takes over"),
-            87..88 => format!("{broker} wants a better ensemble"),
-            88..89 => format!("{broker} hands over"),
-            89..91 => "metadata loses the next answer".to_owned(),
+            84..86 => return self.take_over_halfway(broker),
+            86..88 => format!("{broker} takes over"),
+            88..89 => format!("{broker} wants a better ensemble"),
+            89..90 => format!("{broker} hands over"),
+            90..91 => "metadata loses the next answer".to_owned(),
             91..92 => "metadata loses the next request".to_owned(),
             92..93 => "metadata is away".to_owned(),
             93..95 => "metadata is back".to_owned(),
@@ -81,13 +82,8 @@ impl Scenario {
             98..99 => "300 seconds pass".to_owned(),
             _ => "deliver".to_owned(),
         };
-        if command.ends_with("crashes")
-            && self.lossy.as_ref() == Some(&bookie)
-            && !self.world.is_down(&bookie)
-        {
-            let records = self.random.random_range(0..6);
-            self.run(format!("{bookie} crashes and loses {records} records"));
-            return self.run(format!("{bookie} restarts and marks itself"));
+        if command.ends_with("crashes") && self.lossy.as_ref() == Some(&bookie) {
+            return self.lose_tail();
         }
         if command.ends_with("restarts") && !self.world.is_down(&bookie) {
             return;
@@ -96,6 +92,34 @@ impl Scenario {
             return;
         }
         self.run(command);
+    }
+
+    /// The lossy bookie loses the tail of its log, and notices.
+    fn lose_tail(&mut self) {
+        let Some(bookie) = self.lossy.clone() else { return };
+        if !self.world.is_down(&bookie) {
+            let records = self.random.random_range(0..6);
+            self.run(format!("{bookie} crashes and loses {records} records"));
+        }
+        self.run(format!("{bookie} restarts and marks itself"));
+    }
+
+    /// A take-over that hears from two bookies only, one of which may just have
+    /// lost something.
+    fn take_over_halfway(&mut self, broker: &str) {
+        if self.random.random_bool(0.5) {
+            self.lose_tail();
+        }
+        let heard = [self.bookies[0].clone(), self.bookie()];
+        self.run(format!("{broker} takes over"));
+        for _ in 0..3 {
+            for bookie in &heard {
+                self.run(format!("deliver {broker} to {bookie}"));
+                self.run(format!("{bookie} syncs"));
+                self.run(format!("deliver {bookie} to {broker}"));
+            }
+            self.run("700 ms pass".to_owned());
+        }
     }
 
     fn append(&mut self, broker: &str) {
@@ -171,8 +195,6 @@ fn what_was_acknowledged_is_in_the_log_whatever_happened() {
 #[cfg(feature = "planted-faults")]
 #[test]
 fn a_planted_fault_loses_something() {
-    use std::panic::{AssertUnwindSafe, catch_unwind};
-
     use quire_ledger::fault::{Fault, plant};
 
     for fault in [
@@ -181,18 +203,12 @@ fn a_planted_fault_loses_something() {
         Fault::AckAfterRollIssued,
         Fault::FewerFences,
         Fault::UncertainCounted,
-        Fault::ImportTargetCounted,
-        Fault::NoBar,
-        Fault::BarByHoldings,
-        Fault::CreateClearsMark,
         Fault::SealBelowGreatest,
+        Fault::ImportTargetCounted,
         Fault::FenceNotDurable,
     ] {
         plant(Some(fault));
-        let found = (0..1_000).find(|&seed| {
-            let result = catch_unwind(AssertUnwindSafe(|| run(seed, 150)));
-            !matches!(result, Ok(Ok(())))
-        });
+        let found = (0..1_000).find(|&seed| run(seed, 150).is_err());
         plant(None);
         assert!(found.is_some(), "{fault:?} goes unnoticed");
     }

@@ -496,7 +496,7 @@ impl World {
         String::from_utf8(record.payload.to_bytes().to_vec()).ok()
     }
 
-    /// I1, I2 and I4: every acknowledged word is in the chain, once, in order,
+    /// I1, I2 and I4, and that replicas which are named complete are: every acknowledged word is in the chain, once, in order,
     /// and can be read from a replica that metadata names.
     pub(crate) fn verdict(&self) -> Result<String, String> {
         let mut log = Vec::new();
@@ -509,6 +509,14 @@ impl World {
                 State::Sealed(end) => end.0,
                 _ => u64::MAX,
             };
+            for &bookie in &meta.complete {
+                let replica = &self.bookies[self.bookie_index(bookie)];
+                let lacks = (0..end).find(|&entry| replica.entry(*ledger, EntryId(entry)).is_none());
+                if let Some(entry) = lacks.filter(|_| !replica.lossy) {
+                    let bookie = replica_name(bookie);
+                    return Err(format!("{bookie} is named complete and lacks L{ledger}/{entry}"));
+                }
+            }
             let texts = (0..end).map_while(|entry| self.read_text(*ledger, EntryId(entry)));
             log.extend(texts.filter(|text| !text.starts_with("snapshot:")));
         }

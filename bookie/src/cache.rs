@@ -87,13 +87,19 @@ impl BlockCache {
             let durable = file.durable() / CACHE_BLOCK as u64;
             let count = if in_sequence { READ_AHEAD.min(durable - number) } else { 1 };
             let bytes = load(file, number, count)?;
-            // Each block is its own allocation but for a run that was read at
-            // once, which goes together anyway.
-            for ahead in 1..count {
-                let from = offset(ahead) * CACHE_BLOCK;
-                blocks.insert((file.generation, number + ahead), bytes.slice(from..from + CACHE_BLOCK));
+            if count == 1 {
+                return Ok(bytes);
             }
-            Ok(bytes.slice(..CACHE_BLOCK))
+            // Each block becomes an allocation of its own: a slice would keep
+            // the whole run in memory after its neighbours have made room.
+            let block = |at: u64| {
+                let from = offset(at) * CACHE_BLOCK;
+                Bytes::copy_from_slice(&bytes[from..from + CACHE_BLOCK])
+            };
+            for ahead in 1..count {
+                blocks.insert((file.generation, number + ahead), block(ahead));
+            }
+            Ok(block(0))
         });
         loaded.map_err(|error: Arc<io::Error>| io::Error::new(error.kind(), error.to_string()))
     }

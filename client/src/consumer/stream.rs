@@ -107,8 +107,8 @@ impl Stream {
         };
         // The channel is new and has room.
         let _ = grants.try_send(SubscribeRequest { request: Some(Request::Start(start)) });
-        let credit = plan.credit;
-        let task = tasks.spawn(follow(plan, client, outbound, events));
+        let (credit, limit) = (plan.credit, connections.request_timeout());
+        let task = tasks.spawn(follow(plan, client, limit, outbound, events));
         Ok(Self { opened_at: None, owed: 0, credit, grants: Some(grants), task })
     }
 
@@ -175,11 +175,13 @@ impl Drop for Stream {
 async fn follow(
     plan: Plan,
     mut client: LogServiceClient<Channel>,
+    limit: Duration,
     outbound: mpsc::Receiver<SubscribeRequest>,
     events: mpsc::Sender<Event>,
 ) {
     let Plan { id, address, .. } = plan;
-    let status = match client.subscribe(ReceiverStream::new(outbound)).await {
+    let opened = timeout(limit, client.subscribe(ReceiverStream::new(outbound))).await;
+    let status = match opened.unwrap_or_else(|_| Err(late())) {
         Ok(responses) => {
             if events.send(Event { stream: id, news: News::Open }).await.is_err() {
                 return;
@@ -211,6 +213,10 @@ async fn relay(
     }
 }
 
+fn late() -> Status {
+    Status::deadline_exceeded("no answer in time")
+}
+
 fn broken(stream: u64, address: &str, status: &Status) -> Event {
     Event { stream, news: News::Broken(Error::from_status(address, status)) }
 }
@@ -232,8 +238,7 @@ impl Fetches {
             }
             let call = self.client.fetch(self.request());
             let answer = timeout(self.limit, call).await;
-            let late = Status::deadline_exceeded("no answer in time");
-            let results = answer.unwrap_or(Err(late))?.into_inner().results;
+            let results = answer.unwrap_or_else(|_| Err(late()))?.into_inner().results;
             results.iter().for_each(|result| self.advance(result));
             if events.send(Event { stream, news: News::Results(results) }).await.is_err() {
                 return Ok(());

@@ -20,6 +20,9 @@ const FIRST_CAPACITY: usize = 4 << 10;
 /// Of a topic that states no limit.
 const MESSAGE_BYTES_DEFAULT: usize = 1 << 20;
 
+/// Whatever a topic states, a batch must fit a gRPC message.
+const MESSAGE_BYTES_MAX: usize = 32 << 20;
+
 /// The batches that records are encoded into, and the account of the memory
 /// that they hold until it is known what became of them. Without I/O.
 #[derive(Debug)]
@@ -137,8 +140,10 @@ impl Accumulator {
 
     /// Takes what a broker says of a topic. Partitions are only ever added.
     pub(crate) fn learn(&mut self, topic: &str, partitions: u32, max_message_bytes: usize) {
-        let max_message_bytes =
-            if max_message_bytes == 0 { MESSAGE_BYTES_DEFAULT } else { max_message_bytes };
+        let max_message_bytes = match max_message_bytes {
+            0 => MESSAGE_BYTES_DEFAULT,
+            stated => stated.min(MESSAGE_BYTES_MAX),
+        };
         let name = match self.topics.get_key_value(topic) {
             Some((name, _)) => Arc::clone(name),
             None => Arc::from(topic),

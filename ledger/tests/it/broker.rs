@@ -188,7 +188,7 @@ impl World {
         let acked: Vec<String> = std::mem::replace(waiting, later).into_values().collect();
         words.extend(acked.iter().cloned());
         let line = format!("{name} acknowledges {} (L{ledger} committed to {end})", join(&acked));
-        self.acked.extend(acked);
+        self.acked.extend(acked.into_iter().map(|word| (broker, word)));
         self.say(line);
     }
 

@@ -42,7 +42,7 @@ pub(crate) struct World {
     pub options: Options,
     pub age_ms: u64,
     /// Every word that was acknowledged, by whomever.
-    pub acked: Vec<String>,
+    pub acked: Vec<(usize, String)>,
     loss_expected: bool,
     /// What the machines are to be told once the present step is over.
     pub todo: VecDeque<(usize, Event)>,
@@ -520,8 +520,18 @@ impl World {
             let texts = (0..end).map_while(|entry| self.read_text(*ledger, EntryId(entry)));
             log.extend(texts.filter(|text| !text.starts_with("snapshot:")));
         }
-        let mut rest = log.iter();
-        match self.acked.iter().find(|word| !rest.any(|text| text == *word)) {
+        // Of two brokers the one that was deposed may hear last what was committed
+        // first: only each one's own order counts.
+        let lost = (0..self.brokers.len()).find_map(|broker| {
+            let mut rest = log.iter();
+            let mut acked = self.acked.iter().filter(|(by, _)| *by == broker).map(|(_, word)| word);
+            acked.find(|word| !rest.any(|text| text == *word))
+        });
+        let twice = self.acked.iter().find(|(_, word)| log.iter().filter(|text| *text == word).count() > 1);
+        if let Some((_, word)) = twice {
+            return Err(format!("{word} is in the log twice: {log:?}"));
+        }
+        match lost {
             Some(lost) if self.loss_expected => Ok(format!("{lost} was acknowledged and is lost")),
             Some(lost) => {
                 Err(format!("{lost} was acknowledged and is not in the log, or not in order: {log:?}"))

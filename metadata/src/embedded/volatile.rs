@@ -39,7 +39,7 @@ pub struct VolatileStore {
 struct Control {
     now: Duration,
     faults: VecDeque<Fault>,
-    failing_reads: usize,
+    failing_requests: usize,
 }
 
 impl Default for VolatileStore {
@@ -75,9 +75,9 @@ impl VolatileStore {
         self.control().faults.extend(faults);
     }
 
-    /// This many of the next reads fail.
-    pub fn fail_reads(&self, reads: usize) {
-        self.control().failing_reads = reads;
+    /// This many of the next requests fail, other than transactions.
+    pub fn fail_requests(&self, requests: usize) {
+        self.control().failing_requests = requests;
     }
 
     /// Runs a transaction without any fault and without a task to wait in.
@@ -100,12 +100,12 @@ impl VolatileStore {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn check_read(&self) -> Result<(), StoreError> {
+    fn check_request(&self) -> Result<(), StoreError> {
         let mut control = self.control();
-        if control.failing_reads == 0 {
+        if control.failing_requests == 0 {
             return Ok(());
         }
-        control.failing_reads -= 1;
+        control.failing_requests -= 1;
         Err(StoreError::Unavailable("injected".to_owned()))
     }
 }
@@ -121,7 +121,7 @@ fn end_lease(state: &mut State, lease: LeaseId) -> Result<(), StoreError> {
 #[async_trait]
 impl Store for VolatileStore {
     async fn get(&self, key: &str) -> Result<Option<KeyValue>, StoreError> {
-        self.check_read()?;
+        self.check_request()?;
         self.shared.get(key)
     }
 
@@ -132,7 +132,7 @@ impl Store for VolatileStore {
         limit: usize,
         revision: Option<Revision>,
     ) -> Result<Page, StoreError> {
-        self.check_read()?;
+        self.check_request()?;
         self.shared.range(prefix, from, limit, revision)
     }
 
@@ -156,21 +156,24 @@ impl Store for VolatileStore {
         prefix: &str,
         from: Revision,
     ) -> Result<BoxStream<'static, Result<Vec<Event>, StoreError>>, StoreError> {
-        self.check_read()?;
+        self.check_request()?;
         self.shared.watch(prefix, from)
     }
 
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, StoreError> {
+        self.check_request()?;
         let now = self.control().now;
         self.shared.touch(|state| Ok(state.grant(ttl, now)))
     }
 
     async fn keep_alive(&self, lease: LeaseId) -> Result<(), StoreError> {
+        self.check_request()?;
         let now = self.control().now;
         self.shared.touch(|state| state.keep_alive(lease, now))
     }
 
     async fn revoke(&self, lease: LeaseId) -> Result<(), StoreError> {
+        self.check_request()?;
         self.shared.write(|state| end_lease(state, lease))
     }
 }

@@ -6,5 +6,6 @@ mod embedded;
 mod model;
 mod operations;
 mod power;
+mod reading;
 mod suite;
 mod world;

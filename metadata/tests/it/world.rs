@@ -228,7 +228,7 @@ where
     ] {
         let (world, operation) = make();
         world.store.inject(faults.clone());
-        world.store.fail_reads(failing_reads);
+        world.store.fail_requests(failing_reads);
         match world.run(&operation).await {
             Err(StoreError::Unknown(_)) => {}
             other => panic!("{faults:?}: {other:?}"),

@@ -295,12 +295,62 @@ impl State {
             if out.bytes >= max_bytes && out.bytes > 0 {
                 break;
             }
-            let went_on = entry.collect(next, max_bytes, out);
-            if went_on == next {
+            next = entry.collect(next, max_bytes, out);
+            // A batch that did not fit ends it: a smaller one behind it must
+            // not take its place.
+            if next < entry.header.next_offset() {
                 break;
             }
-            next = went_on;
         }
         Some(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quire_proto::batch::{Builder, NO_HEADERS, Producer};
+    use quire_proto::codec::Compression;
+
+    use super::*;
+    use crate::entry::{EntryBuilder, Line};
+
+    /// An entry of one-record batches with values of these lengths.
+    fn entry(base_offset: u64, values: &[usize]) -> Arc<StoredEntry> {
+        let mut entry = EntryBuilder::default();
+        for (offset, &len) in (base_offset..).zip(values) {
+            let mut builder = Builder::with_capacity(len + 100);
+            builder.append(5, None, Some(&vec![1; len]), NO_HEADERS).unwrap();
+            let line = Line {
+                position: 0,
+                last_offset: Offset(offset),
+                max_timestamp_ms: 0,
+                producer_id: -1,
+                producer_epoch: -1,
+                base_sequence: -1,
+                record_count: 1,
+                attributes: 0,
+                control_type: -1,
+            };
+            entry.push(builder.seal(Compression::None, Producer::NONE).unwrap(), line);
+        }
+        let built = entry.build(Offset(base_offset), Epoch(1), 0, 0).unwrap();
+        Arc::new(StoredEntry::appended(built.header, built.payload))
+    }
+
+    #[test]
+    fn a_batch_that_does_not_fit_is_not_jumped_over() {
+        let tail = VecDeque::from([entry(0, &[10, 1000]), entry(2, &[10])]);
+        let state = State {
+            standing: Standing::Leading,
+            epoch: Epoch(1),
+            segments: Vec::new(),
+            latest: Offset(3),
+            tail,
+        };
+        for (max_bytes, next) in [(1, 1), (500, 1), (5000, 3)] {
+            let mut out = Batches::default();
+            let went_on = state.collect_tail(Offset(0), max_bytes, &mut out);
+            assert_eq!(went_on, Some(Offset(next)), "{max_bytes} bytes");
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! A third of a million records, keyed, to seven readers at once.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::harness::flights::{by_key, key, lines, load};
+use crate::harness::flights::{LINES, by_key, lines, load};
 use crate::harness::{Quire, Server};
 
 const PARTITIONS: u32 = 6;
@@ -17,12 +18,14 @@ fn all_flights_come_back_byte_for_byte_in_order_per_key() {
     let server = Server::start();
     let took = produce_fast_enough(&server, &sent);
 
-    let consume = ["consume", "flights", "--from", "start", "--until", "end", "--format", "%p %o %k|%v\\n"];
+    let consume = ["consume", "flights", "--from", "start", "--until", "end", "--format", "%p %o %k %v\\n"];
     let readers: Vec<Quire> = (0..READERS).map(|_| server.client(&consume, "")).collect();
-    for reader in readers {
-        let read = reader.finish().success();
-        check(&read.stdout, &sent);
-    }
+    let expected = by_key(&sent);
+    let read: Vec<_> = readers.into_iter().map(|reader| reader.finish().success().stdout).collect();
+    std::thread::scope(|scope| {
+        let checks: Vec<_> = read.iter().map(|read| scope.spawn(|| check(read, &expected))).collect();
+        checks.into_iter().for_each(|check| check.join().unwrap());
+    });
     println!("produced within {took:?}");
 }
 
@@ -44,27 +47,28 @@ fn produce_fast_enough(server: &Server, sent: &[u8]) -> Duration {
 
 /// Each line once, each key in one partition and in the order it was sent,
 /// offsets dense.
-#[track_caller]
-fn check(read: &[u8], sent: &[u8]) {
+fn check(read: &[u8], expected: &HashMap<&[u8], Vec<&[u8]>>) {
     let mut next_offsets = [0u64; PARTITIONS as usize];
-    let mut values = Vec::with_capacity(sent.len());
+    let mut of_key: HashMap<&[u8], (u64, usize)> = HashMap::new();
     for line in lines(read) {
-        let bar = line.iter().position(|&byte| byte == b'|').unwrap();
-        let head = std::str::from_utf8(&line[..bar]).unwrap();
-        let value = &line[bar + 1..];
-        let [partition, offset, found_key] = head.split(' ').collect::<Vec<_>>()[..] else {
-            panic!("'{head}'")
-        };
-        let next = &mut next_offsets[partition.parse::<usize>().unwrap()];
-        assert_eq!(offset.parse::<u64>().unwrap(), *next, "partition {partition}");
+        let mut fields = line.splitn(4, |&byte| byte == b' ');
+        let mut field = || fields.next().unwrap();
+        let (partition, offset, found_key, value) = (number(field()), number(field()), field(), field());
+        let next = &mut next_offsets[usize::try_from(partition).unwrap()];
+        assert_eq!(offset, *next, "partition {partition}");
         *next += 1;
-        assert_eq!(found_key.as_bytes(), key(value));
-        values.extend_from_slice(value);
-        values.push(b'\n');
+        let (home, seen) = of_key.entry(found_key).or_insert((partition, 0));
+        assert_eq!(partition, *home, "key {}", String::from_utf8_lossy(found_key));
+        assert!(
+            expected[found_key].get(*seen) == Some(&value),
+            "key {}, line {seen}: another line",
+            String::from_utf8_lossy(found_key)
+        );
+        *seen += 1;
     }
-    let (found, expected) = (by_key(&values), by_key(sent));
-    assert_eq!(values.len(), sent.len());
-    for (key, lines) in &expected {
-        assert!(found.get(key) == Some(lines), "key {}: other lines", String::from_utf8_lossy(key));
-    }
+    assert_eq!(next_offsets.iter().sum::<u64>(), LINES as u64);
+}
+
+fn number(text: &[u8]) -> u64 {
+    std::str::from_utf8(text).unwrap().parse().unwrap()
 }

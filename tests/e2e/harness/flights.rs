@@ -10,7 +10,7 @@ use flate2::read::GzDecoder;
 /// Data lines of the file.
 pub(crate) const LINES: usize = 336_776;
 /// The carrier, counted from 1.
-pub(crate) const KEY_FIELD: usize = 10;
+const KEY_FIELD: usize = 10;
 
 /// The lines without the header line, each with its newline.
 pub(crate) fn load() -> Vec<u8> {
@@ -27,7 +27,7 @@ pub(crate) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.strip_suffix(b"\n").unwrap_or(text).split(|&byte| byte == b'\n').filter(|line| !line.is_empty())
 }
 
-pub(crate) fn key(line: &[u8]) -> &[u8] {
+fn key(line: &[u8]) -> &[u8] {
     line.split(|&byte| byte == b',').nth(KEY_FIELD - 1).unwrap()
 }
 

@@ -58,6 +58,10 @@ impl Registration {
     pub async fn keep(self: Arc<Self>, context: Arc<Context>) {
         loop {
             self.ended().cancelled().await;
+            if context.stop.is_cancelled() {
+                // A shutdown gives it up itself.
+                return;
+            }
             tracing::error!("the broker's lease was lost, registering anew");
             while let Err(error) = self.start(&context).await {
                 tracing::error!(%error, "the broker cannot be registered");

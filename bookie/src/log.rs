@@ -1,7 +1,7 @@
 //! The log: one sequential write for each byte (L1 to L5). A plain synchronous
 //! struct: in production one thread drives it, in simulation the simulator.
 //!
-//! - [`format`]: files and batches, byte by byte.
+//! - [`mod@format`]: files and batches, byte by byte.
 //! - [`snapshot`]: the state of all ledgers at the start of a file.
 //! - [`boot`]: opening a log: scan, verdict, new file.
 //! - [`scan`]: finding batches in a file.

@@ -9,7 +9,7 @@
 //! - [`ledger`]: the state of one replica.
 //! - [`facts`]: what a log's records say, gathered in any order (L4).
 //! - [`ranges`]: sets of numbers as ranges.
-//! - [`stream`]: attempts of the append streams (B3).
+//! - `stream`: attempts of the append streams (B3).
 
 pub mod facts;
 pub mod ledger;

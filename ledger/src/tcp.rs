@@ -23,7 +23,7 @@
 //!
 //! - [`frame`]: frames, cut out of a stream of bytes.
 //! - [`codec`]: messages as bodies of frames.
-//! - [`outbox`]: what waits to be sent on one connection.
+//! - `outbox`: what waits to be sent on one connection.
 //! - [`client`], [`server`]: the two ends.
 
 pub mod client;

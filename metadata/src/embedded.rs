@@ -2,7 +2,7 @@
 //!
 //! - [`state`]: revisions, guards, limits, history and leases, as a plain
 //!   struct without clock, disk or task.
-//! - [`file`]: the store whose transactions are answered once they are durable
+//! - [`mod@file`]: the store whose transactions are answered once they are durable
 //!   in the file.
 //! - [`volatile`]: the same without a file and with a clock that is moved by
 //!   hand, for tests and simulation.

@@ -3,7 +3,7 @@
 //! - [`standalone`]: a whole server in one process.
 //! - [`topic`], [`segment`], [`ledger`]: what there is, and changing it.
 //! - [`produce`], [`consume`]: records from stdin and to stdout.
-//! - [`bench`][]: measurements.
+//! - [`mod@bench`][]: measurements.
 //! - [`completion`]: for shells.
 //!
 //! Shared: [`connect`] (the way to the brokers), [`batching`] (producer

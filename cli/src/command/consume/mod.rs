@@ -1,6 +1,6 @@
 //! `quire consume`
 //!
-//! - [`format`]: kcat's format of a record.
+//! - [`mod@format`]: kcat's format of a record.
 //! - [`json`]: a record as JSON.
 
 mod format;

@@ -41,9 +41,10 @@ use crate::reader::Reader;
 use crate::reclaim::Draining;
 use crate::registrar::Registrar;
 use crate::shared::Shared;
+use crate::space::{Space, Water};
 use crate::tail::Tail;
 use crate::thread::LogThread;
-use crate::upkeep::{Stop, Upkeep, Water};
+use crate::upkeep::{Stop, Upkeep};
 
 /// Between two tries to reach the metadata store at the start.
 const STORE_RETRY: Duration = Duration::from_millis(500);
@@ -262,11 +263,23 @@ impl Starting {
         };
         let session = registrar.announce().await?;
 
+        let space = Arc::new(Space {
+            disk: disk.clone(),
+            pool: Arc::clone(&pool),
+            water: Water {
+                high: options.high_water,
+                low: options.low_water,
+                reserve_bytes: options.reserve_bytes,
+            },
+            shared: Arc::clone(&shared),
+        });
         let log_thread = LogThread {
             bookie,
             engine: Engine::new(opened, Arc::clone(&reader)),
             inbox: Arc::clone(&inbox),
             shared: Arc::clone(&shared),
+            space: Arc::clone(&space),
+            looked_in: crate::log::format::Generation(0),
             imports,
             sinks: HashMap::new(),
             asked: HashMap::new(),
@@ -284,11 +297,7 @@ impl Starting {
             inbox: Arc::clone(&inbox),
             shared: Arc::clone(&shared),
             stop: Arc::clone(&upkeep_stop),
-            water: Water {
-                high: options.high_water,
-                low: options.low_water,
-                reserve_bytes: options.reserve_bytes,
-            },
+            space,
             scrub_bytes_per_second: options.scrub_bytes_per_second,
             draining: Draining::default(),
             stuck: BTreeSet::new(),

@@ -7,8 +7,8 @@
 //! - [`options`], [`error`]: what can be set, what can go wrong.
 //! - `link`: the in-process link. `inbox`, `thread`: the log thread.
 //! - [`directory`]: the data directory and whose it is (B1). `registrar`: what
-//!   is told to the metadata. `importer`: repair (B7). `upkeep`: indexes, space,
-//!   recycling, scrub.
+//!   is told to the metadata. `importer`: repair (B7). `upkeep`: indexes,
+//!   recycling, scrub. `space`: what there is room for (L6).
 //! - [`engine`]: the ledgers' machine on its log. The simulator drives it, too.
 //! - [`reader`], [`cache`], [`tail`]: reading entries.
 //! - [`catalog`]: what can be read, and where it is.
@@ -32,6 +32,7 @@ pub mod reader;
 pub mod reclaim;
 mod registrar;
 mod shared;
+mod space;
 pub mod tail;
 mod thread;
 mod upkeep;

@@ -17,7 +17,9 @@ use crate::disk::Disk;
 use crate::engine::{Engine, Output};
 use crate::error::Error;
 use crate::inbox::{Ask, Inbox, Message};
+use crate::log::format::Generation;
 use crate::shared::Shared;
+use crate::space::Space;
 
 /// After the last append, when an empty batch records the durable mark (L2).
 const MARK_AFTER: Duration = Duration::from_millis(10);
@@ -39,6 +41,9 @@ pub(crate) struct LogThread<D: Disk> {
     pub(crate) engine: Engine<D>,
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) shared: Arc<Shared>,
+    pub(crate) space: Arc<Space<D>>,
+    /// The file in which the space was looked at last.
+    pub(crate) looked_in: Generation,
     pub(crate) imports: mpsc::Sender<ImportJob>,
     pub(crate) sinks: HashMap<ConnectionId, Arc<dyn AppendSink>>,
     pub(crate) asked: HashMap<RequestId, oneshot::Sender<Response>>,
@@ -65,16 +70,19 @@ impl<D: Disk> LogThread<D> {
 
     fn serve(&mut self) -> Result<(), Error> {
         let mut mark_at = None;
+        self.look_at_space()?;
         while let Some(messages) = self.inbox.take(mark_at) {
             if messages.is_empty() {
                 self.engine.commit_mark(&mut self.out)?;
             }
             for message in messages {
                 self.handle(message)?;
+                self.look_at_space()?;
             }
             // Refusals need no sync.
             self.tell();
             self.commit()?;
+            self.look_at_space()?;
             mark_at = self.engine.owes_mark().then(|| Instant::now() + MARK_AFTER);
         }
         self.engine.commit_mark(&mut self.out)?;
@@ -100,6 +108,19 @@ impl<D: Disk> LogThread<D> {
         Ok(())
     }
 
+    /// Once a file: the next one is a whole file away.
+    fn look_at_space(&mut self) -> Result<(), Error> {
+        let (generation, _) = self.engine.durable();
+        if generation == self.looked_in {
+            return Ok(());
+        }
+        self.looked_in = generation;
+        match self.space.look() {
+            None => Ok(()),
+            Some(admission) => self.engine.handle(Event::Admission(admission), &mut self.out),
+        }
+    }
+
     fn handle(&mut self, message: Message) -> Result<(), Error> {
         match message {
             Message::Connected(connection, sink) => {
@@ -110,6 +131,11 @@ impl<D: Disk> LogThread<D> {
                 if let Event::Disconnected(connection) = event {
                     self.sinks.remove(&connection);
                 }
+                let event = match event {
+                    // This thread may have looked since.
+                    Event::Admission(_) => Event::Admission(self.shared.admission()),
+                    event => event,
+                };
                 self.engine.handle(event, &mut self.out)
             }
             Message::Ask(ask, respond) => {

@@ -19,6 +19,7 @@ use crate::log::scan;
 use crate::reader::Reader;
 use crate::reclaim::{self, Draining, Living};
 use crate::shared::Shared;
+use crate::space::Space;
 
 /// Between two rounds.
 const EVERY: Duration = Duration::from_millis(500);
@@ -55,31 +56,6 @@ impl Stop {
     }
 }
 
-/// When which part of the disk is in use.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Water {
-    pub(crate) high: f64,
-    pub(crate) low: f64,
-    pub(crate) reserve_bytes: u64,
-}
-
-impl Water {
-    /// What to take, given what is taken now (L6). `used`: the part of the disk
-    /// in use; `left`: bytes that can still be written.
-    pub(crate) fn admission(&self, now: Admission, used: f64, left: u64) -> Admission {
-        // Half of the reserve is for recovery, the other for fences.
-        if left < self.reserve_bytes / 2 {
-            Admission::Fences
-        } else if used >= self.high || left < self.reserve_bytes {
-            Admission::Recovery
-        } else if used < self.low || now == Admission::All {
-            Admission::All
-        } else {
-            Admission::Recovery
-        }
-    }
-}
-
 /// The upkeep of one bookie.
 pub(crate) struct Upkeep<D: Disk> {
     pub(crate) disk: D,
@@ -89,7 +65,7 @@ pub(crate) struct Upkeep<D: Disk> {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) shared: Arc<Shared>,
     pub(crate) stop: Arc<Stop>,
-    pub(crate) water: Water,
+    pub(crate) space: Arc<Space<D>>,
     pub(crate) scrub_bytes_per_second: u64,
     /// Taken out of the catalog; readers may still hold them.
     pub(crate) draining: Draining<D::File>,
@@ -124,27 +100,12 @@ impl<D: Disk> Upkeep<D> {
         }
     }
 
-    /// Files that wait count as free.
     fn watch_space(&self) {
-        let Ok(space) = self.disk.space() else { return };
-        let left = space.free + self.pool.ready() as u64 * self.pool.file_bytes();
-        let used = 1.0 - left as f64 / (space.total.max(1)) as f64;
-        metrics::gauge!("quire_bookie_disk_free_bytes").set(left as f64);
         metrics::gauge!("quire_bookie_ledgers").set(self.catalog.ledgers() as f64);
-        let now = self.shared.admission();
-        let next = self.water.admission(now, used, left);
-        if now == next {
-            return;
+        if let Some(admission) = self.space.look() {
+            // A log thread that is stopped takes nothing anyway.
+            _ = self.inbox.push(Message::Event(Event::Admission(admission)));
         }
-        if next < Admission::All {
-            tracing::warn!(left, ?next, "the disk is nearly full: the bookie takes no new entries");
-        } else {
-            tracing::info!(left, "the bookie takes new entries again");
-        }
-        metrics::gauge!("quire_bookie_read_only").set(f64::from(u8::from(next < Admission::All)));
-        self.shared.set_admission(next);
-        // A log thread that is stopped takes nothing anyway.
-        _ = self.inbox.push(Message::Event(Event::Admission(next)));
     }
 
     /// L8: a file whose ledgers are all gone is recycled whole; one that is
@@ -170,7 +131,7 @@ impl<D: Disk> Upkeep<D> {
 
     /// One ahead, and the reserve.
     fn pool_max(&self) -> usize {
-        let reserve = self.water.reserve_bytes.div_ceil(self.pool.file_bytes());
+        let reserve = self.space.water.reserve_bytes.div_ceil(self.pool.file_bytes());
         usize::try_from(reserve).unwrap_or(usize::MAX).saturating_add(1)
     }
 
@@ -208,7 +169,7 @@ impl<D: Disk> Upkeep<D> {
         let space = self.disk.space();
         let fits = space.is_ok_and(|space| {
             let after = space.free.saturating_sub(self.pool.file_bytes());
-            1.0 - after as f64 / space.total.max(1) as f64 <= self.water.high
+            1.0 - after as f64 / space.total.max(1) as f64 <= self.space.water.high
         });
         if self.pool.ready() >= self.pool_max() || !fits {
             return;
@@ -255,28 +216,4 @@ impl<D: Disk> Upkeep<D> {
 /// How long to wait after so many bytes.
 fn pause(bytes: u64) -> Duration {
     Duration::from_micros(bytes.saturating_mul(1_000_000) / BACKGROUND_BYTES_PER_SECOND)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn l6_a_full_disk_is_read_only_until_it_is_below_the_low_water_mark() {
-        let water = Water { high: 0.95, low: 0.90, reserve_bytes: 100 };
-        let mut now = Admission::All;
-        for (used, left, expected) in [
-            (0.50, 1000, Admission::All),
-            (0.94, 1000, Admission::All),
-            (0.95, 1000, Admission::Recovery),
-            (0.92, 1000, Admission::Recovery),
-            (0.98, 49, Admission::Fences),
-            (0.98, 60, Admission::Recovery),
-            (0.89, 1000, Admission::All),
-            (0.50, 99, Admission::Recovery),
-        ] {
-            now = water.admission(now, used, left);
-            assert_eq!(now, expected, "{used} {left}");
-        }
-    }
 }

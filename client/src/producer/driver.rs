@@ -267,9 +267,10 @@ impl Driver {
         limit + limit / 4
     }
 
-    /// How long a broker may try before it answers.
+    /// How long a broker may try before it answers: early enough to tell why a
+    /// record cannot be delivered before the time for that is over.
     fn answer_limit(&self) -> Duration {
-        self.shared.connections.request_timeout().min(self.options.delivery_timeout)
+        self.shared.connections.request_timeout().min(self.options.delivery_timeout / 2)
     }
 
     /// Fails what has waited too long, sealed or not.

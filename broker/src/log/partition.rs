@@ -109,6 +109,8 @@ struct State {
     latest: Offset,
     /// Consecutive entries, the last ends at `latest`.
     tail: VecDeque<Arc<StoredEntry>>,
+    /// Why nothing can be written now.
+    stuck: Option<String>,
 }
 
 impl PartitionLog {
@@ -121,6 +123,7 @@ impl PartitionLog {
             segments: Vec::new(),
             latest: Offset::default(),
             tail: VecDeque::new(),
+            stuck: None,
         };
         Arc::new(Self { id, topic, waiters: Waiters::default(), state: Mutex::new(state) })
     }
@@ -189,6 +192,17 @@ impl PartitionLog {
         let oldest = self.lock().tail.pop_front();
         // Freed here, outside the lock.
         drop(oldest);
+    }
+
+    /// Nothing can be written for this reason; `None`: it can again.
+    pub fn set_stuck(&self, why: Option<String>) {
+        self.lock().stuck = why;
+    }
+
+    /// Why nothing can be written now, if so.
+    #[must_use]
+    pub fn stuck(&self) -> Option<String> {
+        self.lock().stuck.clone()
     }
 
     /// How this broker stands to the partition, and its epoch.
@@ -346,6 +360,7 @@ mod tests {
             segments: Vec::new(),
             latest: Offset(3),
             tail,
+            stuck: None,
         };
         for (max_bytes, next) in [(1, 1), (500, 1), (5000, 3)] {
             let mut out = Batches::default();

@@ -47,6 +47,7 @@ pub struct Submitted {
 struct Part {
     topic: String,
     partition: u32,
+    log: Option<Arc<PartitionLog>>,
     log_append_time_ms: Option<i64>,
 }
 
@@ -137,6 +138,7 @@ impl Door {
                     continue;
                 }
             };
+            part.log = Some(Arc::clone(&log));
             let inbox = self.manager.shard(log.id);
             let piece = Piece { partition: log.id, batches, acks, deadline, reply };
             match by_shard.iter_mut().find(|(other, _)| Arc::ptr_eq(other, inbox)) {
@@ -212,7 +214,7 @@ impl Submitted {
         let settled = match in_time {
             Ok(settled) => settled,
             Err(_elapsed) => {
-                call.give_up(|_| failure::unknown_outcome("timeout", "it was not committed in time"));
+                call.give_up(|part| parts[part].late());
                 outcomes.await
             }
         };
@@ -225,11 +227,24 @@ impl Submitted {
 
 impl Part {
     fn of(partition: &v1::ProducePartition) -> Self {
-        Self { topic: partition.topic.clone(), partition: partition.partition, log_append_time_ms: None }
+        Self {
+            topic: partition.topic.clone(),
+            partition: partition.partition,
+            log: None,
+            log_append_time_ms: None,
+        }
+    }
+
+    /// It was handed to its shard, which may yet write it.
+    fn late(&self) -> Failure {
+        let why = self.log.as_ref().and_then(|log| log.stuck());
+        let cause = why.map_or_else(String::new, |why| format!(": {why}"));
+        let name = format!("{}/{}", self.topic, self.partition);
+        failure::unknown_outcome(&name, &format!("not committed in time{cause}"))
     }
 
     fn result(self, outcome: Option<Outcome>) -> v1::ProduceResult {
-        let Self { topic, partition, log_append_time_ms } = self;
+        let Self { topic, partition, log_append_time_ms, .. } = self;
         let outcome = outcome.unwrap_or_else(|| Err(failure::internal("the outcome was lost")));
         match outcome {
             Ok(placed) => v1::ProduceResult {

@@ -479,6 +479,7 @@ impl Shard {
         let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) else { return };
         slot.requested = false;
         slot.shortage = None;
+        slot.writer.log.set_stuck(None);
         slot.waiting_until = None;
         let waiting = std::mem::take(&mut slot.waiting);
         if slot.asked {
@@ -495,6 +496,7 @@ impl Shard {
     fn no_ledger(&mut self, at: usize, cause: NoLedger) {
         let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) else { return };
         tracing::warn!(partition = slot.writer.log.name(), %cause, "there is no ledger to write to");
+        slot.writer.log.set_stuck(Some(cause.to_string()));
         slot.shortage = Some(cause);
         if slot.asked {
             self.step(at, chain::Event::NoLedger);

@@ -74,6 +74,14 @@ impl Failure {
         self
     }
 
+    /// As [`Failure::remedy`], if nothing better is known.
+    pub(crate) fn or_remedy(self, text: &str) -> Self {
+        match self {
+            Failure::Reported { remedy: None, .. } => self.remedy(text),
+            failure => failure,
+        }
+    }
+
     pub(crate) fn from_clap(error: clap::Error) -> Self {
         Failure::Clap(error)
     }

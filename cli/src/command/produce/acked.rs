@@ -95,9 +95,10 @@ impl Acked {
 
 /// Of a line that the producer did not take, or could not deliver.
 pub(super) fn not_acknowledged(line: u64, error: Error) -> Failure {
-    let text = error.to_string();
-    connect::failure(error)
-        .with_cause(Exit::NotAcknowledged, format!("line {line} was not acknowledged: {text}"))
+    let text = format!("line {line} was not acknowledged: {error}");
+    let failure = connect::failure(error).with_cause(Exit::NotAcknowledged, text);
+    failure
+        .or_remedy("see to the cause, then send again what was not acknowledged: --acked FILE lists what was")
 }
 
 fn cannot_write(path: &Path, error: io::Error) -> Failure {

@@ -149,6 +149,14 @@ impl Producers {
         &self.committed
     }
 
+    /// The state with everything pending counted in.
+    #[must_use]
+    pub fn appended(&self) -> HashMap<i64, Producer> {
+        let mut state = self.committed.clone();
+        state.extend(self.pending.iter().map(|(&id, pending)| (id, pending.producer.clone())));
+        state
+    }
+
     /// What this batch is, everything pending counted in. A producer that is
     /// not known, or was not heard of for `expiry`, may begin at any number.
     pub fn judge(&self, append: &Append, now_ms: i64, expiry: Duration) -> Verdict {

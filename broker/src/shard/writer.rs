@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use quire_ledger::chain::{self, AppendError, AppendSequence, ChainWriter, Entry};
 use quire_ledger::clock::Millis;
+use quire_ledger::fault::{self, Fault};
 use quire_ledger::record::Payload;
 use quire_proto::batch::Batch;
 use quire_proto::id::{EntryId, Offset};
@@ -245,11 +246,12 @@ impl PartitionWriter {
             return None;
         }
         self.producers.expire(now.wall_ms, self.producer_expiry);
-        let snapshot = Snapshot {
-            next_offset,
-            running_max_ms: self.committed_max_ms,
-            producers: self.producers.committed().clone(),
+        let producers = if fault::planted(Fault::SnapshotOfUncommitted) {
+            self.producers.appended()
+        } else {
+            self.producers.committed().clone()
         };
+        let snapshot = Snapshot { next_offset, running_max_ms: self.committed_max_ms, producers };
         let entries = snapshot
             .encode(now.wall_ms)
             .into_iter()
@@ -319,6 +321,9 @@ impl PartitionWriter {
 
     /// A duplicate is answered once its original is committed.
     fn acknowledge_duplicate(&mut self, ack: Ack) {
+        if fault::planted(Fault::DuplicateAcknowledgedWhilePending) {
+            return ack.good();
+        }
         let last = ack.placed.last_offset;
         if !self.staged.builder.is_empty() && last >= self.staged.base_offset {
             return self.staged.all.push(ack);

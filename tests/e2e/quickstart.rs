@@ -1,7 +1,8 @@
 //! The first lines of the README.
 
-use crate::harness::Server;
-use crate::harness::http;
+use std::time::Duration;
+
+use crate::harness::{Server, http, wait_until};
 
 #[test]
 fn a_topic_is_created_written_and_read() {
@@ -22,6 +23,10 @@ fn a_topic_is_created_written_and_read() {
 #[test]
 fn a_server_says_where_it_is_and_answers_health_checks() {
     let mut server = Server::start();
+    // The line and the answer of /readyz come at the same moment.
+    wait_until("the server says that it is ready", Duration::from_secs(10), || {
+        server.log().contains("ready")
+    });
     let log = server.log();
     let ready: Vec<_> = log.lines().filter(|line| line.contains("ready")).collect();
     assert_eq!(ready.len(), 1, "{log}");

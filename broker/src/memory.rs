@@ -15,6 +15,13 @@ const COPY_BELOW: usize = 16 << 10;
 /// What a charge costs beside its bytes: queues, headers, acknowledgements.
 const OVERHEAD: usize = 512;
 
+/// What so many bytes of a request really take. A request is read into a buffer
+/// that grows by doubling: it may be twice as large.
+#[must_use]
+pub const fn capacity_of(bytes: usize) -> usize {
+    if bytes < COPY_BELOW { bytes + OVERHEAD } else { bytes * 2 }
+}
+
 /// The budget, in bytes.
 #[derive(Debug)]
 pub struct Memory {
@@ -104,7 +111,7 @@ impl Memory {
     /// A request larger than the budget takes all of it, so that it is served
     /// alone instead of never.
     fn permits(&self, bytes: usize) -> u32 {
-        u32::try_from((bytes + OVERHEAD).min(self.limit)).unwrap_or(u32::MAX)
+        u32::try_from(capacity_of(bytes).min(self.limit)).unwrap_or(u32::MAX)
     }
 }
 
@@ -139,7 +146,7 @@ mod tests {
         drop(charge);
         let slice = bytes.slice(10..20);
         drop(bytes);
-        assert_eq!(memory.used(), 100_000 + OVERHEAD);
+        assert_eq!(memory.used(), 200_000, "the buffer may be twice as large");
         drop(slice);
         assert_eq!(memory.used(), 0);
     }
@@ -157,10 +164,10 @@ mod tests {
     fn past_the_budget_it_waits_for_caches_and_then_for_others() {
         let memory = Memory::new(LIMIT);
         let mut held = vec![
-            memory.charge(LIMIT / 2, || false).now_or_never().unwrap(),
-            memory.charge(LIMIT / 3, || false).now_or_never().unwrap(),
+            memory.charge(LIMIT / 4, || false).now_or_never().unwrap(),
+            memory.charge(LIMIT / 6, || false).now_or_never().unwrap(),
         ];
-        let relieved = memory.charge(LIMIT / 2, || held.pop().is_some()).now_or_never();
+        let relieved = memory.charge(LIMIT / 4, || held.pop().is_some()).now_or_never();
         assert!(relieved.is_some());
         let mut waiting = Box::pin(memory.charge(LIMIT * 2, || false));
         assert!(waiting.as_mut().now_or_never().is_none());

@@ -14,6 +14,7 @@ use quire_metadata::operations::ids::{self, HeldBlock, ReleaseBlock};
 use quire_metadata::store::StoreError;
 use quire_proto::id::{BookieId, LedgerId, Nonce};
 use rand::seq::SliceRandom;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -89,13 +90,15 @@ struct State {
 pub struct LedgerPool {
     context: Arc<Context>,
     state: Mutex<State>,
+    /// One allocation at a time: whoever comes second finds its block.
+    allocating: Semaphore,
 }
 
 impl LedgerPool {
     /// An empty pool.
     #[must_use]
     pub fn new(context: Arc<Context>) -> Arc<Self> {
-        Arc::new(Self { context, state: Mutex::default() })
+        Arc::new(Self { context, state: Mutex::default(), allocating: Semaphore::new(1) })
     }
 
     /// A ledger for this target. Cancel-safe: a ledger that was being made is
@@ -260,18 +263,19 @@ impl LedgerPool {
 
     /// The next id of a block that this process holds.
     async fn draw(&self) -> Result<(LedgerId, Arc<HeldBlock>), StoreError> {
+        let mut turn = None;
         loop {
             if let Some(drawn) = self.lock().draw() {
                 return Ok(drawn);
             }
-            let held = self.allocate().await?;
-            let mut state = self.lock();
-            if let Some(second) = state.block.take() {
-                // Two allocated at once: the ids of both are good.
-                state.retired.push(second.held);
+            if turn.is_none() {
+                // The semaphore is never closed. Look again once it is our turn.
+                turn = self.allocating.acquire().await.ok();
+                continue;
             }
+            let held = self.allocate().await?;
             let next = held.block.value.first;
-            state.block = Some(Block { held: Arc::new(held), next, since: Instant::now() });
+            self.lock().block = Some(Block { held: Arc::new(held), next, since: Instant::now() });
         }
     }
 

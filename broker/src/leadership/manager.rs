@@ -191,6 +191,7 @@ impl Manager {
                     return;
                 }
             };
+            tracing::info!(topic = %entry.topic.name, partitions = taken.len(), "taken over");
             for taken in taken {
                 let index = taken.view.id.index.0 as usize;
                 let (Some(log), Some(patience)) = (entry.partitions.get(index), entry.patience.get(index))
@@ -236,7 +237,7 @@ impl Manager {
                 segments.push(Segment::of(last));
             }
             let restored = manager.restore(&log, &segments).await;
-            tracing::info!(
+            tracing::debug!(
                 partition = log.name(),
                 epoch = %leadership.epoch,
                 next_offset = %restored.next_offset,

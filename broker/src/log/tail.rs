@@ -5,10 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::log::partition::PartitionLog;
-use crate::memory::Memory;
-
-/// What an entry costs beside its bytes.
-const OVERHEAD: usize = 256;
+use crate::memory::{Memory, capacity_of};
 
 /// The order in which entries came into tails.
 #[derive(Debug)]
@@ -31,7 +28,7 @@ impl TailBudget {
         Self { limit, memory, queue: Mutex::default() }
     }
 
-    /// Bytes that the tails hold.
+    /// Bytes of memory that the tails hold.
     #[must_use]
     pub fn used(&self) -> usize {
         self.lock().used
@@ -40,7 +37,7 @@ impl TailBudget {
     /// An entry of this many bytes was added to the partition's tail; older
     /// ones go until the budget holds.
     pub fn added(&self, partition: &Arc<PartitionLog>, bytes: usize) {
-        let cost = bytes + OVERHEAD;
+        let cost = capacity_of(bytes);
         let over = {
             let mut queue = self.lock();
             queue.order.push_back((Arc::downgrade(partition), cost));

@@ -301,6 +301,7 @@ impl Starting {
             scrub_bytes_per_second: options.scrub_bytes_per_second,
             draining: Draining::default(),
             stuck: BTreeSet::new(),
+            damaged: BTreeSet::new(),
             scrubbed: crate::log::format::Generation(0),
             scrub_at: Instant::now(),
         };

@@ -34,10 +34,20 @@ pub enum Access {
 /// Space of the disk, bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// All there is.
-    pub total: u64,
-    /// What can still be written.
+    /// In use, by whatever.
+    pub used: u64,
+    /// What can still be written. A file system may keep some of the rest for
+    /// itself or for the system's administrator.
     pub free: u64,
+}
+
+impl Space {
+    /// The part in use when so many bytes are free: as `df` counts, without
+    /// what a file system keeps back.
+    #[must_use]
+    pub fn part_in_use(&self, free: u64) -> f64 {
+        1.0 - free as f64 / (self.used + self.free).max(1) as f64
+    }
 }
 
 /// A directory of files.

@@ -49,7 +49,7 @@ impl<D: Disk> Space<D> {
     pub(crate) fn look(&self) -> Option<Admission> {
         let space = self.disk.space().ok()?;
         let left = space.free + self.pool.ready() as u64 * self.pool.file_bytes();
-        let used = 1.0 - left as f64 / (space.total.max(1)) as f64;
+        let used = space.part_in_use(left);
         metrics::gauge!("quire_bookie_disk_free_bytes").set(left as f64);
         let now = self.shared.admission();
         let next = self.water.admission(now, used, left);

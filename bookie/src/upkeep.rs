@@ -71,6 +71,8 @@ pub(crate) struct Upkeep<D: Disk> {
     pub(crate) draining: Draining<D::File>,
     /// Cannot be emptied: something in them is unreadable.
     pub(crate) stuck: BTreeSet<Generation>,
+    /// Damaged, and said so.
+    pub(crate) damaged: BTreeSet<Generation>,
     /// The file that the scrub read last, and when it may read on.
     pub(crate) scrubbed: Generation,
     pub(crate) scrub_at: Instant,
@@ -169,7 +171,7 @@ impl<D: Disk> Upkeep<D> {
         let space = self.disk.space();
         let fits = space.is_ok_and(|space| {
             let after = space.free.saturating_sub(self.pool.file_bytes());
-            1.0 - after as f64 / space.total.max(1) as f64 <= self.space.water.high
+            space.part_in_use(after) <= self.space.water.high
         });
         if self.pool.ready() >= self.pool_max() || !fits {
             return;
@@ -203,12 +205,14 @@ impl<D: Disk> Upkeep<D> {
         metrics::counter!("quire_bookie_scrubbed_bytes_total").increment(file.file.len());
         if bad > 0 {
             metrics::counter!("quire_bookie_scrub_errors_total").increment(bad);
-            tracing::error!(
-                generation = generation.0,
-                bad,
-                "the scrub found damaged batches: repair from peers"
-            );
             self.shared.set_damaged();
+            if self.damaged.insert(generation) {
+                tracing::error!(
+                    generation = generation.0,
+                    bad,
+                    "the scrub found damaged batches: what they hold is read from other copies, if there are any"
+                );
+            }
         }
     }
 }

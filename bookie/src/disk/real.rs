@@ -154,7 +154,7 @@ impl Disk for RealDisk {
     fn space(&self) -> io::Result<Space> {
         let stat = statvfs(&self.dir)?;
         Ok(Space {
-            total: stat.f_blocks.saturating_mul(stat.f_frsize),
+            used: stat.f_blocks.saturating_sub(stat.f_bfree).saturating_mul(stat.f_frsize),
             free: stat.f_bavail.saturating_mul(stat.f_frsize),
         })
     }

@@ -338,7 +338,7 @@ impl Disk for SimDisk {
 
     fn space(&self) -> io::Result<Space> {
         let state = locked(&self.state);
-        Ok(Space { total: state.capacity, free: state.capacity.saturating_sub(state.used()) })
+        Ok(Space { used: state.used(), free: state.capacity.saturating_sub(state.used()) })
     }
 }
 

@@ -439,7 +439,7 @@ impl Disk for SimDisk {
 
     fn space(&self) -> io::Result<Space> {
         let state = self.read()?;
-        Ok(Space { total: state.total, free: state.total.saturating_sub(state.used()) })
+        Ok(Space { used: state.used(), free: state.total.saturating_sub(state.used()) })
     }
 }
 

@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -66,6 +67,17 @@ pub enum OpenError {
         /// Why.
         source: Box<redb::Error>,
     },
+    /// What it holds is not what was written to it.
+    #[error(
+        "the metadata file {path} is damaged: {problem}. Put the newest backup of it in its place; \
+         a broker notices if records are newer than it"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The file's directory or the thread.
     #[error("the metadata file {path} cannot be opened: {source}")]
     Io {
@@ -100,7 +112,7 @@ impl EmbeddedStore {
         if !path.exists() {
             create(path, &at)?;
         }
-        let database = builder().open(path).map_err(|error| at(error.into()))?;
+        let database = unpanicked(path, || builder().open(path))?.map_err(|error| at(error.into()))?;
         Self::start(database, path)
     }
 
@@ -117,9 +129,14 @@ impl EmbeddedStore {
         Self::start(database, path)
     }
 
-    fn start(database: Database, path: &Path) -> Result<Self, OpenError> {
+    fn start(mut database: Database, path: &Path) -> Result<Self, OpenError> {
         let file = |source: redb::Error| OpenError::File { path: path.to_owned(), source: Box::new(source) };
-        let loaded = load(&database).map_err(file)?;
+        let whole = unpanicked(path, || database.check_integrity())?.map_err(|error| file(error.into()))?;
+        if !whole {
+            let problem = "a part of it does not match its checksum".to_owned();
+            return Err(OpenError::Damaged { path: path.to_owned(), problem });
+        }
+        let loaded = unpanicked(path, || load(&database))?.map_err(file)?;
         if let Some(found) = loaded.format.filter(|format| *format != FORMAT) {
             return Err(OpenError::Format { path: path.to_owned(), found });
         }
@@ -368,6 +385,14 @@ fn create(path: &Path, at: &impl Fn(redb::Error) -> OpenError) -> Result<(), Ope
     File::open(parent.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all()).map_err(io)
 }
 
+/// Where the file is damaged, redb may panic rather than return an error.
+fn unpanicked<T>(path: &Path, read: impl FnOnce() -> T) -> Result<T, OpenError> {
+    catch_unwind(AssertUnwindSafe(read)).map_err(|_| {
+        let problem = "it cannot be read".to_owned();
+        OpenError::Damaged { path: path.to_owned(), problem }
+    })
+}
+
 fn builder() -> redb::Builder {
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE_BYTES);
@@ -422,7 +447,10 @@ fn load(database: &Database) -> Result<Loaded, redb::Error> {
 
 /// Returns once all changes are durable.
 fn commit(database: &Database, changes: &[Change], revision: Revision) -> Result<(), redb::Error> {
-    let txn = database.begin_write()?;
+    let mut txn = database.begin_write()?;
+    // One sync more, for which a damaged file is an error and never taken for a
+    // commit that a power cut left half done, which the one before it replaces.
+    txn.set_two_phase_commit(true);
     {
         let mut meta = txn.open_table(META)?;
         meta.insert("format", FORMAT)?;

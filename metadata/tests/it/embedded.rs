@@ -178,6 +178,38 @@ async fn a_file_of_something_else_is_refused_and_left_alone() {
     assert_eq!(std::fs::read(&path).unwrap(), other);
 }
 
+/// One byte of each page at a time: an error that says so, or the whole
+/// content, and the same at the next attempt.
+#[tokio::test]
+async fn a_damaged_file_is_refused_or_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("metadata");
+    let store = EmbeddedStore::open(&path).unwrap();
+    for number in 0..300 {
+        put(&store, &format!("key-{number:03}"), "a value that takes some room in the file").await;
+    }
+    let expected = store.range("", "", 1_000, None).await.unwrap();
+    drop(store);
+    let whole = std::fs::read(&path).unwrap();
+    let mut refused = 0;
+    for at in (0..whole.len()).step_by(1021) {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 0x10;
+        std::fs::write(&path, &damaged).unwrap();
+        for _attempt in 0..2 {
+            match EmbeddedStore::open(&path) {
+                Ok(store) => {
+                    let found = store.range("", "", 1_000, None).await.unwrap();
+                    assert_eq!(found.keys, expected.keys, "after byte {at} was damaged");
+                }
+                Err(OpenError::Damaged { .. } | OpenError::File { .. }) => refused += 1,
+                Err(other) => panic!("byte {at}: {other}"),
+            }
+        }
+    }
+    assert!(refused > 20, "{refused}");
+}
+
 #[tokio::test]
 async fn a_file_of_a_later_version_is_refused() {
     let directory = tempfile::tempdir().unwrap();

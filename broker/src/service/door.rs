@@ -267,12 +267,13 @@ mod tests {
         let bytes = pieces.iter().map(Bytes::len).sum();
         let bounds = Bounds { earliest: Offset(1), latest: Offset(9) };
         let batches = Batches { pieces, bytes, strict: false };
-        let slice = Slice { bounds, from: Offset(2), next: Offset(3), batches, messages: Vec::new() };
-        Fetched { topic: "t".to_owned(), partition, outcome: Ok(slice) }
+        let slice = Slice { from: Offset(2), next: Offset(3), batches, messages: Vec::new() };
+        Fetched { topic: "t".to_owned(), partition, bounds: Some(bounds), outcome: Ok(slice) }
     }
 
     fn failed() -> Fetched {
-        Fetched { topic: "t".to_owned(), partition: 3, outcome: Err(failure::unknown_topic("t")) }
+        let outcome = Err(failure::unknown_topic("t"));
+        Fetched { topic: "t".to_owned(), partition: 3, bounds: None, outcome }
     }
 
     #[test]

@@ -39,13 +39,14 @@ pub struct Position {
 pub struct Fetched {
     pub topic: String,
     pub partition: u32,
+    /// Where the partition begins and ends, as far as that is known.
+    pub bounds: Option<Bounds>,
     pub outcome: Result<Slice, Failure>,
 }
 
-/// Batches of a partition and where it begins and ends.
+/// Batches of a partition.
 #[derive(Debug)]
 pub struct Slice {
-    pub bounds: Bounds,
     pub from: Offset,
     pub next: Offset,
     pub batches: Batches,
@@ -115,18 +116,17 @@ impl Fetched {
     /// As the client gets it, but for the batches.
     #[must_use]
     pub fn split(self) -> (v1::FetchResult, Batches) {
-        let Self { topic, partition, outcome } = self;
-        let result = v1::FetchResult { topic, partition, ..v1::FetchResult::default() };
+        let Self { topic, partition, bounds, outcome } = self;
+        let result = v1::FetchResult {
+            topic,
+            partition,
+            earliest_offset: bounds.map_or(0, |bounds| bounds.earliest.0),
+            latest_offset: bounds.map_or(0, |bounds| bounds.latest.0),
+            ..v1::FetchResult::default()
+        };
         match outcome {
-            Ok(Slice { bounds, next, batches, messages, .. }) => {
-                let result = v1::FetchResult {
-                    earliest_offset: bounds.earliest.0,
-                    latest_offset: bounds.latest.0,
-                    next_offset: next.0,
-                    messages,
-                    ..result
-                };
-                (result, batches)
+            Ok(Slice { next, batches, messages, .. }) => {
+                (v1::FetchResult { next_offset: next.0, messages, ..result }, batches)
             }
             Err(failure) => (v1::FetchResult { error: Some(failure.into()), ..result }, Batches::default()),
         }
@@ -242,7 +242,8 @@ impl Door {
             Ok(log) => self.slice(log, position, left, strict).await,
             Err(failure) => Err(failure.clone()),
         };
-        Fetched { topic: position.topic.clone(), partition: position.partition, outcome }
+        let bounds = position.log.as_ref().ok().map(|log| log.known_bounds());
+        Fetched { topic: position.topic.clone(), partition: position.partition, bounds, outcome }
     }
 
     async fn slice(
@@ -255,7 +256,6 @@ impl Door {
         self.check_fresh()?;
         let mut batches = Batches::new(strict);
         let next = self.reader.read(log, position.offset, left.min(position.max_bytes), &mut batches).await?;
-        let bounds = log.known_bounds();
-        Ok(Slice { bounds, from: position.offset, next, batches, messages: Vec::new() })
+        Ok(Slice { from: position.offset, next, batches, messages: Vec::new() })
     }
 }

@@ -93,7 +93,8 @@ impl Batch {
         if attributes.is_log_append_time() {
             return Err(BatchError::Field("timestamp type"));
         }
-        if attributes.has_delete_horizon() || attributes.has_reserved() {
+        // There are no transactions.
+        if attributes.is_transactional() || attributes.has_delete_horizon() || attributes.has_reserved() {
             return Err(BatchError::Field("attributes"));
         }
         if header.producer_id < -1 {

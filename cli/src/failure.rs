@@ -55,7 +55,11 @@ impl Failure {
     }
 
     pub(crate) fn usage(cause: impl std::fmt::Display) -> Self {
-        Failure::message(Exit::Usage, cause)
+        Failure::message(Exit::Usage, cause).remedy("correct it: --help describes each option")
+    }
+
+    pub(crate) fn interrupted() -> Self {
+        Failure::message(Exit::Interrupted, "interrupted")
     }
 
     /// The same with another code and cause; what to do about it stays.
@@ -74,12 +78,13 @@ impl Failure {
         self
     }
 
-    /// As [`Failure::remedy`], if nothing better is known.
-    pub(crate) fn or_remedy(self, text: &str) -> Self {
-        match self {
-            Failure::Reported { remedy: None, .. } => self.remedy(text),
-            failure => failure,
+    /// Adds what to do after that.
+    pub(crate) fn then(mut self, text: &str) -> Self {
+        if let Failure::Reported { remedy, .. } = &mut self {
+            *remedy =
+                Some(remedy.take().map_or_else(|| text.to_owned(), |first| format!("{first}; then {text}")));
         }
+        self
     }
 
     pub(crate) fn from_clap(error: clap::Error) -> Self {

@@ -82,6 +82,9 @@ pub enum Error {
         partition: u32,
         /// Offset that the partition's reading had reached.
         offset: u64,
+        /// The offset after the batch, from where reading may go on without it;
+        /// `None` when what was damaged is not known to be the batch itself.
+        next: Option<u64>,
         /// What is wrong.
         error: BatchError,
     },

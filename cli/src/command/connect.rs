@@ -1,5 +1,7 @@
 //! The way to the brokers, and what their refusals mean to a script.
 
+use std::borrow::Cow;
+
 use quire_client::{Admin, Client, ClientOptions, Error};
 use quire_proto::v1::ErrorReason;
 
@@ -22,11 +24,7 @@ pub(crate) async fn admin(common: &Common) -> Result<Admin, Failure> {
 /// What a command ends with when the client failed of this.
 pub(crate) fn failure(error: Error) -> Failure {
     let remedy = remedy(&error);
-    let failure = Failure::new(exit(&error), error);
-    match remedy {
-        Some(remedy) => failure.remedy(remedy),
-        None => failure,
-    }
+    Failure::new(exit(&error), error).remedy(remedy)
 }
 
 fn exit(error: &Error) -> Exit {
@@ -42,21 +40,58 @@ fn exit(error: &Error) -> Exit {
     }
 }
 
-/// What the message does not say already.
-fn remedy(error: &Error) -> Option<&'static str> {
-    if matches!(error, Error::Connect { .. }) {
-        return Some("start a server with: quire standalone; or name another with --broker or QUIRE_BROKER");
-    }
-    match error.reason()? {
-        ErrorReason::UnknownTopic => Some("quire topic list shows the topics, quire topic create makes one"),
-        ErrorReason::UnknownPartition => Some("quire topic describe NAME shows the partitions"),
-        ErrorReason::TopicAlreadyExists => Some("choose another name, or delete that topic first"),
-        ErrorReason::TooManyReplicas => Some("ask for fewer --replicas or a smaller --ack-quorum"),
-        ErrorReason::UnknownLedger => Some("quire segment list TOPIC shows the ledgers"),
-        ErrorReason::StorageFull => {
-            Some("free space on the bookies' disks; they take writes again by themselves")
+/// What to do about it.
+fn remedy(error: &Error) -> Cow<'static, str> {
+    let text = match error {
+        Error::Connect { .. } => {
+            "start a server with: quire standalone; or name another with --broker or QUIRE_BROKER"
         }
-        _ => None,
+        Error::Damaged { partition, next: Some(next), .. } => {
+            let text = format!("to read on behind that batch: --partition {partition} --from {next}");
+            return Cow::Owned(text);
+        }
+        Error::RecordTooLarge { .. } => TOO_LARGE,
+        Error::Invalid(_) => "--help describes each option",
+        error => {
+            error.reason().map_or("see whether the server runs (/readyz, its log), and try again", by_reason)
+        }
+    };
+    Cow::Borrowed(text)
+}
+
+const TOO_LARGE: &str = "send smaller records, or to a topic with a larger max.message.bytes";
+
+const fn by_reason(reason: ErrorReason) -> &'static str {
+    use ErrorReason as R;
+    match reason {
+        R::InvalidRequest => "correct what was asked for: --help tells the limits",
+        R::InvalidTopicName => "choose another name",
+        R::InvalidConfig => "correct --config: quire topic create --help lists the keys",
+        R::TopicAlreadyExists => "choose another name, or delete that topic first",
+        R::UnknownTopic => "quire topic list shows the topics, quire topic create makes one",
+        R::UnknownPartition => "quire topic describe NAME shows the partitions",
+        R::UnknownLedger => "quire segment list TOPIC shows the ledgers",
+        R::BatchTooLarge => TOO_LARGE,
+        R::CorruptBatch | R::UnsupportedBatchVersion | R::InvalidBatch => {
+            "see to the program that made the batch: the server stored nothing of it"
+        }
+        R::OffsetOutOfRange => "quire topic describe NAME shows the offsets that there are",
+        R::TooManyReplicas => "ask for fewer --replicas or a smaller --ack-quorum",
+        R::OutOfOrderSequence | R::InvalidProducerEpoch => {
+            "start the producer again: another one has taken its place, or the server has forgotten it"
+        }
+        R::AcceptLossRequired => "restore another copy of the ledger, or accept the loss with --accept-loss",
+        R::NotLeader | R::NotReady => {
+            "try again: the partition is being taken over; the server's log says what that waits for"
+        }
+        R::NotEnoughBookies => "start more bookies, then try again",
+        R::StorageFull => "free space on the bookies' disks; they take writes again by themselves",
+        R::Overloaded => "try again, or send less at once",
+        R::MetadataUnavailable => "see to the metadata store, then try again",
+        R::ShuttingDown => "try again when the server is back, or at another broker",
+        R::OutcomeUnknown => "look whether it was done before trying again",
+        R::DataUnavailable => "quire ledger describe ID shows the copies of the ledger that it names",
+        R::Internal | R::Unspecified => "the server's log says more",
     }
 }
 

@@ -91,7 +91,12 @@ async fn delete(arguments: &TopicDelete, common: &Common) -> Result<(), Failure>
     }
     connect::admin(common).await?.delete_topic(name).await.map_err(connect::failure)?;
     output::note(format_args!("deleted topic {name}"));
-    Ok(())
+    output::emit(common.output, &Deleted { deleted: name }, |_| String::new())
+}
+
+#[derive(Debug, Serialize)]
+struct Deleted<'a> {
+    deleted: &'a str,
 }
 
 #[derive(Debug, Serialize)]

@@ -13,6 +13,8 @@ pub struct FetchedBatch {
     pub(super) topic: Arc<str>,
     pub(super) partition: u32,
     pub(super) latest: Offset,
+    /// The offset after the batch.
+    pub(super) next: Offset,
     pub(super) records: Records,
     pub(super) span: Span,
 }
@@ -71,9 +73,9 @@ impl FetchedBatch {
     /// # Errors
     /// `Damaged` when the record is malformed; there is no further one then.
     pub fn next_view(&mut self) -> Result<Option<RecordView<'_>>, Error> {
-        let Self { topic, partition, records, span, .. } = self;
+        let Self { topic, partition, next, records, span, .. } = self;
         for view in records.views() {
-            let view = view.map_err(|error| damaged(topic, *partition, span.from, error))?;
+            let view = view.map_err(|error| damaged(topic, *partition, span.from, Some(*next), error))?;
             match span.judge(view.offset, view.timestamp_ms) {
                 Verdict::Over => break,
                 Verdict::NotYet => {}
@@ -111,7 +113,13 @@ impl FetchedBatch {
             let record = match self.records.next()? {
                 Ok(record) => record,
                 Err(error) => {
-                    return Some(Err(damaged(&self.topic, self.partition, self.span.from, error)));
+                    return Some(Err(damaged(
+                        &self.topic,
+                        self.partition,
+                        self.span.from,
+                        Some(self.next),
+                        error,
+                    )));
                 }
             };
             match self.span.judge(record.offset, record.timestamp_ms) {
@@ -123,6 +131,13 @@ impl FetchedBatch {
     }
 }
 
-pub(super) fn damaged(topic: &Arc<str>, partition: u32, at: Offset, error: BatchError) -> Error {
-    Error::Damaged { topic: topic.to_string(), partition, offset: at.0, error }
+pub(super) fn damaged(
+    topic: &Arc<str>,
+    partition: u32,
+    at: Offset,
+    next: Option<Offset>,
+    error: BatchError,
+) -> Error {
+    let next = next.map(|next| next.0);
+    Error::Damaged { topic: topic.to_string(), partition, offset: at.0, next, error }
 }

@@ -76,7 +76,8 @@ impl Consumer {
     /// begin. With [`Until::End`] the ends are looked up now.
     ///
     /// # Errors
-    /// `Broker` with `UnknownTopic` or `UnknownPartition`, and those of asking a
+    /// `Broker` with `UnknownTopic`, `UnknownPartition` or, with [`Until::End`],
+    /// `OffsetOutOfRange` for an offset beyond the end, and those of asking a
     /// broker. What was assigned before stays then.
     ///
     /// Cancel-safe: a call that is dropped has changed nothing.
@@ -223,15 +224,11 @@ impl Consumer {
                 Some(batch) => match self.open(at, batch) {
                     Ok(None) => {}
                     Ok(Some(batch)) => return Ok(Some(batch)),
-                    Err(error) => {
+                    Err((next, error)) => {
                         self.retire(false);
                         self.part(at);
-                        return Err(damaged(
-                            &self.assigned[at].topic,
-                            self.assigned[at].partition,
-                            self.assigned[at].position,
-                            error,
-                        ));
+                        let Assigned { topic, partition, position, .. } = &self.assigned[at];
+                        return Err(damaged(topic, *partition, *position, next, error));
                     }
                 },
                 None => self.retire(current),
@@ -240,26 +237,28 @@ impl Consumer {
         Ok(None)
     }
 
-    /// Checks a batch and opens it; None when nothing in it is wanted.
+    /// Checks a batch and opens it; None when nothing in it is wanted. An error
+    /// comes with the offset after the batch, if that can be told.
     fn open(
         &mut self,
         at: usize,
         batch: Result<Batch, BatchError>,
-    ) -> Result<Option<FetchedBatch>, BatchError> {
-        let batch = batch?;
+    ) -> Result<Option<FetchedBatch>, (Option<Offset>, BatchError)> {
+        let batch = batch.map_err(|error| (None, error))?;
+        let next = batch.header.next_offset();
         let latest = self.ready.front().map_or(Offset(0), |ready| ready.latest);
         let assigned = &mut self.assigned[at];
         if assigned.has_no_use_for(&batch.header) {
-            assigned.advance(batch.header.next_offset());
+            assigned.advance(next);
             return Ok(None);
         }
-        batch.verify_crc()?;
-        let records = batch.records(self.options.decompressed_max)?;
+        batch.verify_crc().map_err(|error| (None, error))?;
+        let records = batch.records(self.options.decompressed_max).map_err(|error| (Some(next), error))?;
         let span = Span { from: assigned.position, end: assigned.end, since_ms: assigned.since_ms };
-        assigned.advance(batch.header.next_offset());
+        assigned.advance(next);
         assigned.since_ms.take_if(|since_ms| batch.header.max_timestamp_ms >= *since_ms);
         let (topic, partition) = (Arc::clone(&assigned.topic), assigned.partition);
-        Ok(Some(FetchedBatch { topic, partition, latest, records, span }))
+        Ok(Some(FetchedBatch { topic, partition, latest, next, records, span }))
     }
 
     /// The first answer is dealt with: its bytes may be sent again.
@@ -517,9 +516,12 @@ impl Consumer {
                 Start::Offset(offset) => offset,
                 _ => start.or(latest).unwrap_or_default(),
             };
-            Place { from, since_ms, end: latest.filter(|_| ends_wanted) }
+            match latest.filter(|_| ends_wanted) {
+                Some(end) if from > end => Err(beyond_end(one.0, one.1, from, end)),
+                end => Ok(Place { from, since_ms, end }),
+            }
         });
-        Ok(places.collect())
+        places.collect()
     }
 
     async fn list(
@@ -544,6 +546,13 @@ impl Place {
         assigned.since_ms = self.since_ms;
         assigned.end = self.end;
     }
+}
+
+fn beyond_end(topic: &str, partition: u32, from: Offset, end: Offset) -> Error {
+    let message = format!(
+        "offset {from} of partition {partition} of topic {topic:?} is out of range: it ends at {end}"
+    );
+    Failure::new(ErrorReason::OffsetOutOfRange, message).into()
 }
 
 fn unknown_partition(topic: &str, partition: u32, count: u32) -> Error {

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use self::format::{Format, RecordView};
 use super::connect;
 use crate::cli::{self, Common, Consume, OutputFormat};
-use crate::failure::{Exit, Failure};
+use crate::failure::Failure;
 use crate::value::Position;
 use crate::{interrupt, output};
 
@@ -34,8 +34,10 @@ pub(crate) async fn run(arguments: &Consume, common: &Common) -> Result<(), Fail
     let until_end = arguments.until == Some(cli::Until::End);
     let until = if until_end { quire_client::Until::End } else { quire_client::Until::Forever };
     let options = ConsumerOptions { until, ..ConsumerOptions::default() };
-    let mut consumer = connect::client(common).await?.consumer(options).map_err(connect::failure)?;
-    assign(&mut consumer, arguments).await.map_err(connect::failure)?;
+    let begun = interrupted.run_until_cancelled(begin(arguments, common, options)).await;
+    // Following has no other end, so that this is a good one.
+    let stopped = || if until_end { Err(Failure::interrupted()) } else { Ok(()) };
+    let Some(mut consumer) = begun.transpose()? else { return stopped() };
 
     let writer = match common.output {
         OutputFormat::Table => Writer::Format(format),
@@ -45,10 +47,15 @@ pub(crate) async fn run(arguments: &Consume, common: &Common) -> Result<(), Fail
     let ended = output.write_all(&mut consumer, &interrupted).await;
     output.flush()?;
     match ended? {
-        // Following has no other end, so that this is a good one.
-        End::Interrupted if until_end => Err(Failure::message(Exit::Interrupted, "interrupted")),
-        End::Interrupted | End::All => Ok(()),
+        End::Interrupted => stopped(),
+        End::All => Ok(()),
     }
+}
+
+async fn begin(arguments: &Consume, common: &Common, options: ConsumerOptions) -> Result<Consumer, Failure> {
+    let mut consumer = connect::client(common).await?.consumer(options).map_err(connect::failure)?;
+    assign(&mut consumer, arguments).await.map_err(connect::failure)?;
+    Ok(consumer)
 }
 
 async fn assign(consumer: &mut Consumer, arguments: &Consume) -> Result<(), Error> {

@@ -97,8 +97,7 @@ impl Acked {
 pub(super) fn not_acknowledged(line: u64, error: Error) -> Failure {
     let text = format!("line {line} was not acknowledged: {error}");
     let failure = connect::failure(error).with_cause(Exit::NotAcknowledged, text);
-    failure
-        .or_remedy("see to the cause, then send again what was not acknowledged: --acked FILE lists what was")
+    failure.then("send again what was not acknowledged: --acked FILE lists what was")
 }
 
 fn cannot_write(path: &Path, error: io::Error) -> Failure {

@@ -24,6 +24,9 @@ use crate::cli::{Common, Produce};
 use crate::failure::{Exit, Failure};
 use crate::{interrupt, output};
 
+/// How long lines that are under way are waited for after an interruption.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// # Errors
 /// When not every line was acknowledged.
 pub(crate) async fn run(arguments: &Produce, common: &Common) -> Result<(), Failure> {
@@ -34,8 +37,8 @@ pub(crate) async fn run(arguments: &Produce, common: &Common) -> Result<(), Fail
     batching::warn(&options);
     let acked = Acked::open(arguments.acked.as_deref())?;
     let interrupted = interrupt::token()?;
-    let producer = Arc::new(connect::client(common).await?.producer(options).map_err(connect::failure)?);
-    check_target(&producer, arguments).await?;
+    let begun = interrupted.run_until_cancelled(begin(arguments, common, options)).await;
+    let producer = Arc::new(begun.unwrap_or_else(|| Err(Failure::interrupted()))?);
 
     let start = Instant::now();
     // Cancelled when a line has failed: those after it are not sent any more.
@@ -44,9 +47,18 @@ pub(crate) async fn run(arguments: &Produce, common: &Common) -> Result<(), Fail
     let reports = tokio::spawn(acked.collect(Arc::clone(&producer), stop.clone(), progress.clone()));
     let sender = Sender { producer: &producer, arguments, progress: &progress, sent: 0, bytes: 0 };
     let (sent, bytes, ended) = sender.send_all(&interrupted, &stop).await;
-    producer.close().await;
+    let settled = async {
+        producer.close().await;
+        reports.await.map_err(anyhow::Error::new)?
+    };
+    let acked = tokio::select! {
+        acked = settled => acked?,
+        () = patience(&interrupted) => {
+            return Err(Failure::message(Exit::Interrupted, "interrupted while lines were under way")
+                .remedy("they may have been written: --acked FILE lists those that were acknowledged"));
+        }
+    };
     progress.finish_and_clear();
-    let acked = reports.await.map_err(anyhow::Error::new)??;
 
     let summary = Summary::new(sent, acked.lines, bytes, start.elapsed());
     output::note(summary.as_note());
@@ -55,6 +67,23 @@ pub(crate) async fn run(arguments: &Produce, common: &Common) -> Result<(), Fail
         return Err(failure);
     }
     ended
+}
+
+async fn begin(
+    arguments: &Produce,
+    common: &Common,
+    options: quire_client::ProducerOptions,
+) -> Result<Producer, Failure> {
+    let producer = connect::client(common).await?.producer(options).map_err(connect::failure)?;
+    check_target(&producer, arguments).await?;
+    Ok(producer)
+}
+
+/// Ends when lines that are under way have been waited for long enough after an
+/// interruption.
+async fn patience(interrupted: &CancellationToken) {
+    interrupted.cancelled().await;
+    tokio::time::sleep(PATIENCE).await;
 }
 
 /// Tells of a topic or partition that is not there before stdin is read.
@@ -89,7 +118,7 @@ impl Sender<'_> {
             ended = self.send_stdin() => ended,
             // The failed line is reported by whoever cancelled.
             () = stop.cancelled() => Ok(()),
-            () = interrupted.cancelled() => Err(Failure::message(Exit::Interrupted, "interrupted")),
+            () = interrupted.cancelled() => Err(Failure::interrupted()),
         };
         (self.sent, self.bytes, ended)
     }

@@ -21,8 +21,12 @@ pub(super) async fn bind(address: &str, flag: &str) -> Result<TcpListener, Failu
             }
             _ => format!("give HOST:PORT to {flag}, with an address of this machine"),
         };
+        let exit = match error.kind() {
+            io::ErrorKind::InvalidInput => Exit::Usage,
+            _ => Exit::CannotStart,
+        };
         let context = format!("cannot listen on {address}");
-        Failure::new(Exit::CannotStart, anyhow::Error::new(error).context(context)).remedy(remedy)
+        Failure::new(exit, anyhow::Error::new(error).context(context)).remedy(remedy)
     })
 }
 

@@ -91,7 +91,8 @@ struct Window<'a, F> {
 
 impl<'a, F: DiskFile> Window<'a, F> {
     fn new(file: &'a F, block: usize) -> Self {
-        Self { file, block, buffer: AlignedBuffer::new(WINDOW_BYTES), from: 0 }
+        let whole = usize::try_from(file.len()).unwrap_or(usize::MAX).next_multiple_of(block);
+        Self { file, block, buffer: AlignedBuffer::new(whole.clamp(block, WINDOW_BYTES)), from: 0 }
     }
 
     /// At least `length` bytes from this position on; nothing at the file's end.

@@ -31,7 +31,7 @@ pub enum Fault {
     NoMark,
     /// A marked bookie takes the appends of writers (B6).
     NoBar,
-    /// A marked bookie bars only ledgers of which it still holds something (B6).
+    /// A marked bookie bars only ledgers of which it holds nothing any more (B6).
     BarByHoldings,
     /// An uncertain answer counts as a certain one (T3).
     UncertainCounted,

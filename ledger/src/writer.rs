@@ -517,7 +517,9 @@ impl LedgerWriter {
         }
         match response {
             Response::State(state) if state.fence > self.epoch => self.fenced = Some(state.fence),
-            Response::State(state) if !state.certain => self.give_up(place, Cause::Uncertain, actions),
+            Response::State(state) if !state.certain && !is_doubt_ignored() => {
+                self.give_up(place, Cause::Uncertain, actions);
+            }
             Response::State(state) => {
                 self.resume(place, state.durable, actions);
                 self.durable(bookie, state.durable, actions);
@@ -610,4 +612,9 @@ impl LedgerWriter {
             self.slow_bytes -= bytes;
         }
     }
+}
+
+/// Planted: where bookies bar no writer, writers do not bar themselves either.
+fn is_doubt_ignored() -> bool {
+    fault::planted(Fault::NoBar) || fault::planted(Fault::BarByHoldings)
 }

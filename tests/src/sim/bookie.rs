@@ -17,7 +17,7 @@ use quire_bookie::log::pool::FilePool;
 use quire_bookie::log::{Parts, Random as Salts};
 use quire_bookie::reader::Reader;
 use quire_bookie::tail::Tail;
-use quire_ledger::message::{AppendEvent, Read, ReplicaState, Request, Response};
+use quire_ledger::message::{AppendEvent, Read, Refusal, ReplicaState, Request, Response};
 use quire_ledger::record::Record;
 use quire_ledger::replica::{ConnectionId, Event, RequestId};
 use quire_metadata::id_block::{IdAllocator, IdKind};
@@ -42,6 +42,8 @@ use super::world::{Asker, Happening, ToBookie, ToBroker, World, note};
 /// Bytes of a log file: small, so that runs see many.
 const FILE_BYTES: u64 = 256 << 10;
 const DISK_BYTES: u64 = 64 << 20;
+/// Older copies of a disk that are kept.
+const IMAGES_MAX: usize = 8;
 /// The file that a bookie's generation and nonce are kept in.
 const INTENT: &str = "intent";
 
@@ -85,7 +87,7 @@ pub struct SimBookie {
     /// What came while it was paused.
     pub stash: VecDeque<Happening>,
     /// Older copies of the disk of this run, and where the log was durable then.
-    images: Vec<(u64, Image)>,
+    images: VecDeque<(u64, Image)>,
     promises: BTreeMap<LedgerId, Promise>,
 }
 
@@ -153,7 +155,7 @@ impl SimBookie {
             state: State::Down,
             paused: false,
             stash: VecDeque::new(),
-            images: Vec::new(),
+            images: VecDeque::new(),
             promises: BTreeMap::new(),
         }
     }
@@ -185,11 +187,10 @@ impl SimBookie {
         }
     }
 
-    /// An older copy of the disk, of a log that was shorter than this.
+    /// Older copies of the disk, of a log that was shorter than this.
     #[must_use]
-    pub fn image_before(&self, published: u64) -> Option<Image> {
-        let older = self.images.iter().rev().find(|(sequence, _)| *sequence < published);
-        older.map(|(_, image)| image.clone())
+    pub fn images_before(&self, published: u64) -> Vec<&Image> {
+        self.images.iter().filter(|(sequence, _)| *sequence < published).map(|(_, image)| image).collect()
     }
 
     /// What it says of a read, when it serves.
@@ -396,7 +397,8 @@ impl World {
     /// # Errors
     /// Never.
     pub fn crash_bookie(&mut self, index: usize, why: &str) -> Checked {
-        let power_cut = self.bookies[index].disk.is_dead() || self.random.chance(700);
+        // Either way it may have been in the middle of a commit.
+        let power_cut = self.random.chance(700);
         let bookie = &mut self.bookies[index];
         if matches!(bookie.state, State::Refused) {
             return Ok(());
@@ -414,7 +416,8 @@ impl World {
             let delay = self.network.delay(&mut self.random);
             self.scheduler.after(delay, Happening::Broken(link, End::Broker));
         }
-        let outage = self.random.delay(20_000, 600_000);
+        let (typical, longest) = self.plan.outage_us;
+        let outage = self.random.delay(typical, longest);
         self.scheduler.after(outage, Happening::BookieStarts(index));
         Ok(())
     }
@@ -605,6 +608,12 @@ impl World {
                     for &(ledger, durable) in lengths {
                         self.promise_entries(index, ledger, durable)?;
                     }
+                    if self.random.chance(200) {
+                        self.aftermath(index);
+                    }
+                }
+                if let AppendEvent::Refused { reason: Refusal::Marked(_), .. } = &event {
+                    self.hits.hit("a writer was refused below a mark");
                 }
                 let link = LinkId(u32::try_from(connection.0).unwrap_or(u32::MAX));
                 self.send_to_broker(link, ToBroker::Append(event));
@@ -614,6 +623,9 @@ impl World {
                 let Some(up) = self.bookies[index].up() else { return Ok(()) };
                 let Some((asker, request)) = up.requests.remove(&own) else { return Ok(()) };
                 self.promise_response(index, &request, &response)?;
+                if matches!(response, Response::Created | Response::Fenced(_) | Response::Imported) {
+                    self.aftermath(index);
+                }
                 if let Some((link, id)) = asker {
                     self.respond(index, link, id, response);
                 }
@@ -691,11 +703,15 @@ impl World {
         up.tasks.poll();
         let asked = up.gate.take_asked();
         self.forward_questions(Asker::Bookie(index, run), asked);
-        let pause = self.random.between(100_000..=400_000);
+        let (shortest, longest) = self.plan.publish_us;
+        let pause = self.random.between(shortest..=longest);
         self.scheduler.after(pause, Happening::Bookie(index, run, BookieDoes::Publish));
-        if self.bookies[index].images.len() < 8 {
-            let image = self.bookies[index].disk.image();
-            self.bookies[index].images.push((sequence.0, image));
+        if self.plan.may_set_back() {
+            let bookie = &mut self.bookies[index];
+            if bookie.images.len() == IMAGES_MAX {
+                bookie.images.pop_front();
+            }
+            bookie.images.push_back((sequence.0, bookie.disk.image()));
         }
     }
 

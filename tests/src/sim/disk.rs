@@ -173,8 +173,14 @@ impl SimDisk {
     }
 
     /// Flips one bit of what is durable and not zero, in a file whose name
-    /// matches. Nothing: there is no such byte.
-    pub fn flip_bit(&self, random: &mut Random, matches: impl Fn(&str) -> bool) -> Option<Flip> {
+    /// matches, in one of the `newest` last pages, files taken in the order of
+    /// their names. Nothing: there is no such byte.
+    pub fn flip_bit(
+        &self,
+        random: &mut Random,
+        newest: usize,
+        matches: impl Fn(&str) -> bool,
+    ) -> Option<Flip> {
         let mut state = self.lock();
         let files: Vec<_> = state.durable_names.iter().filter(|(name, _)| matches(name)).collect();
         let mut candidates = Vec::new();
@@ -183,6 +189,7 @@ impl SimDisk {
                 state.files.get(inode).map(|stored| stored.durable.pages.keys()).into_iter().flatten();
             candidates.extend(pages.map(|page| (name.clone(), *inode, *page)));
         }
+        candidates.drain(..candidates.len().saturating_sub(newest));
         let (file, inode, page) = random.pick(&candidates)?.clone();
         let stored = state.files.get_mut(&inode)?;
         let bytes = stored.durable.pages.get(&page)?;
@@ -563,9 +570,9 @@ mod tests {
         file.write_at(&[1; 4096], 4096).unwrap();
         file.sync().unwrap();
         disk.sync_dir().unwrap();
-        let flip = disk.flip_bit(&mut Random::new(5), |name| name == "a").unwrap();
+        let flip = disk.flip_bit(&mut Random::new(5), 8, |name| name == "a").unwrap();
         let different: Vec<_> = (4096..8192).filter(|at| written(&disk)[*at] != 1).collect();
         assert_eq!(different, [usize::try_from(flip.offset).unwrap()]);
-        assert_eq!(disk.flip_bit(&mut Random::new(5), |name| name == "b"), None);
+        assert_eq!(disk.flip_bit(&mut Random::new(5), 8, |name| name == "b"), None);
     }
 }

@@ -46,6 +46,14 @@ struct Known {
     from_writer: BTreeSet<BookieId>,
 }
 
+impl Known {
+    /// Whether the ledger's own writer has it on A replicas.
+    fn is_committed(&self, ledger: &LedgerMetadata) -> bool {
+        let by_writer = self.from_writer.iter().filter(|holder| ledger.replicas.contains(holder));
+        by_writer.count() >= ledger.ack_quorum as usize
+    }
+}
+
 /// The inspector of a run.
 #[derive(Debug)]
 pub struct Inspector {
@@ -62,8 +70,8 @@ pub struct Inspector {
     /// Bookies whose disk lost something: their promises count for nothing, and
     /// nobody is blamed for what they no longer have.
     damaged: BTreeSet<BookieId>,
-    /// The greatest epoch whose writer has committed anything.
-    committed: BTreeMap<PartitionId, Epoch>,
+    /// Ledgers that another than their writer has sealed.
+    recovered: BTreeSet<LedgerId>,
     /// Partitions of topics that were deleted.
     gone: BTreeSet<PartitionId>,
 }
@@ -83,7 +91,7 @@ impl Inspector {
             blocks: BTreeMap::new(),
             entries: BTreeMap::new(),
             damaged: BTreeSet::new(),
-            committed: BTreeMap::new(),
+            recovered: BTreeSet::new(),
             gone: BTreeSet::new(),
         }
     }
@@ -252,10 +260,16 @@ impl Inspector {
         Violation::of(Invariant::ChainIsDense, format!("{segment:?} of {id} was removed, next is {next:?}"))
     }
 
-    fn judge_ledger(&self, id: LedgerId, before: Option<&LedgerMetadata>, history: &History) -> Checked {
+    fn judge_ledger(&mut self, id: LedgerId, before: Option<&LedgerMetadata>, history: &History) -> Checked {
         let Some(now) = self.ledgers.get(&id) else { return Ok(()) };
         if self.is_gone(now.owner) {
             return Ok(());
+        }
+        if let (Some(before), Some(sealed)) = (before, now.sealed())
+            && matches!(before.state, LedgerState::Recovering(_))
+        {
+            self.recovered.insert(id);
+            self.judge_end(before, sealed.end)?;
         }
         let leader = self.leaders.get(&now.owner);
         let epoch = leader.map_or(Epoch(0), |leader| leader.epoch);
@@ -311,6 +325,19 @@ impl Inspector {
             );
         }
         Ok(())
+    }
+
+    /// T3: what the writer of a ledger got on A replicas is below the end that
+    /// another finds for it, whoever heard of that.
+    fn judge_end(&self, ledger: &LedgerMetadata, end: EntryId) -> Checked {
+        let beyond = self.entries.get(&ledger.id).and_then(|entries| entries.range(end..).next());
+        match beyond.filter(|(_, known)| known.is_committed(ledger)) {
+            Some((entry, _)) => Violation::of(
+                Invariant::AcknowledgedIsBelowSeals,
+                format!("ledger {} is sealed at {end}, and entry {entry} was committed", ledger.id),
+            ),
+            None => Ok(()),
+        }
     }
 
     /// I1, I4, and enough copies of everything below the end.
@@ -400,21 +427,13 @@ impl Inspector {
         if entry.epoch == metadata.epoch {
             known.from_writer.insert(bookie);
         }
-        let by_writer = known.from_writer.iter().filter(|holder| metadata.replicas.contains(holder)).count();
-        if by_writer < metadata.ack_quorum as usize || entry.epoch != metadata.epoch {
-            return Ok(());
-        }
-        let committed = self.committed.entry(metadata.owner).or_default();
-        if metadata.epoch < *committed && !self.damaged.contains(&bookie) {
+        let sealed = metadata.sealed().filter(|_| self.recovered.contains(&ledger));
+        if sealed.is_some_and(|sealed| sealed.end <= id) && known.is_committed(metadata) {
             return Violation::of(
                 Invariant::OneWriter,
-                format!(
-                    "entry {id} of ledger {ledger}, epoch {}, is committed after epoch {committed}",
-                    entry.epoch
-                ),
+                format!("entry {id} of ledger {ledger} is committed after others sealed that: {metadata:?}"),
             );
         }
-        *committed = metadata.epoch.max(*committed);
         Ok(())
     }
 

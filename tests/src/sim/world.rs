@@ -26,6 +26,7 @@ use super::reading::{Fetch, Fetched};
 use super::scheduler::{Micros, Scheduler};
 use super::store::{Fate, SimStore};
 use super::trace::Trace;
+use super::trouble::Blow;
 use super::violation::{Checked, Invariant, Violation};
 
 /// What a broker sends over a link.
@@ -92,6 +93,8 @@ pub enum Happening {
     Deletes,
     /// A parting of a broker and a bookie ends.
     Rejoin(usize, usize),
+    /// Trouble that was to strike at this moment.
+    Struck(Blow),
 }
 
 /// How a run went.
@@ -295,6 +298,7 @@ impl World {
                 }
                 Ok(())
             }
+            Happening::Struck(blow) => self.struck(blow),
         }
     }
 

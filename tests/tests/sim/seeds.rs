@@ -1,6 +1,6 @@
 //! The promises hold under every kind of trouble, and a seed names a run.
 
-use quire_tests::sim::plan::Plan;
+use quire_tests::sim::plan::{Plan, Profile};
 use quire_tests::sim::runner::{Batch, run, run_all};
 use quire_tests::sim::trace::Trace;
 
@@ -16,6 +16,7 @@ const OCCUR: &[&str] = &[
     "a bookie lost power",
     "a bookie paused",
     "a bookie was held for sick",
+    "a bookie was struck after it answered",
     "a bookie's power is cut in a commit",
     "a bookie's process died",
     "a boot found damage",
@@ -40,6 +41,7 @@ const OCCUR: &[&str] = &[
     "a replica was given up",
     "a roll found its block released",
     "a roll was wanted",
+    "a writer was refused below a mark",
     "an answer to a producer lost",
     "an append came twice",
     "an append was lost",
@@ -53,6 +55,7 @@ const OCCUR: &[&str] = &[
     "the store: a late transaction applied",
     "the store: a transaction twice",
     "the store: an answer lost",
+    "troubles piled up",
 ];
 
 #[test]
@@ -96,6 +99,9 @@ fn plans_cover_every_setting() {
             let found = plans.iter().any(|plan| (plan.replicas, plan.ack_quorum) == (replicas, ack_quorum));
             assert!(found, "n = {replicas}, A = {ack_quorum}");
         }
+    }
+    for profile in [Profile::Mixed, Profile::FrailDisks, Profile::Restarts, Profile::Absences] {
+        assert!(plans.iter().filter(|plan| plan.profile == profile).count() > 50, "{profile:?}");
     }
     for brokers in 2..=3 {
         assert!(plans.iter().any(|plan| plan.brokers == brokers && plan.partitions == 2));

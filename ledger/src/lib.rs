@@ -11,12 +11,10 @@
 //! - [`replica`]: all ledgers of one bookie (B2 to B8).
 //! - [`recovery`]: a new leader's recovery of the last ledger (T2 to T6).
 //! - [`clock`]: time as the machines see it.
-//! - [`fault`]: rules broken on purpose, for the tests of the tests.
 
 pub mod chain;
 pub mod clock;
 pub mod ensemble;
-pub mod fault;
 pub mod link;
 pub mod message;
 pub mod record;
@@ -24,3 +22,5 @@ pub mod recovery;
 pub mod replica;
 pub mod tcp;
 pub mod writer;
+
+pub use quire_proto::fault;

@@ -6,10 +6,12 @@
 //! - [`batch`]: the record batch: header view, checks, records, builder.
 //! - [`codec`]: how a batch's records are compressed.
 //! - [`murmur2`]: which partition a key belongs to.
+//! - [`fault`]: rules broken on purpose, for the tests of the tests.
 
 pub mod batch;
 pub mod codec;
 pub mod error;
+pub mod fault;
 pub mod id;
 pub mod murmur2;
 

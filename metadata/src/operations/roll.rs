@@ -1,6 +1,7 @@
 //! W3: the roll. One transaction seals a partition's last ledger and binds the
 //! next one; the first open and the idle seal are rolls with one side missing.
 
+use quire_proto::fault::{Fault, planted};
 use quire_proto::id::{BookieId, LedgerId, Offset};
 
 use crate::chain::{ChainSequence, Segment};
@@ -284,8 +285,13 @@ impl Operation for Roll {
         }
         txn = self.end_last(txn, keys);
         if let (Some(open), Some((segment, ledger))) = (&self.open, self.new_segment()) {
+            if !planted(Fault::PublishFromReleasedBlock) {
+                txn = txn.require(open.block.guard(keys));
+            }
+            if planted(Fault::NamingWithoutGuards) {
+                txn.guards.clear();
+            }
             txn = txn
-                .require(open.block.guard(keys))
                 .put(keys.segment(partition, self.place()), segment.encode())
                 .put(keys.ledger(open.id), ledger.encode());
         }

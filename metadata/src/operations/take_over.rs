@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use quire_proto::fault::{Fault, planted};
 use quire_proto::id::{Epoch, PartitionId};
 
 use crate::chain::ChainSequence;
@@ -60,20 +61,25 @@ pub struct TakeOver {
 }
 
 impl Candidate {
-    fn epoch(&self) -> Epoch {
-        self.partition.as_ref().map_or(Epoch(0), |partition| partition.value.epoch).next()
+    /// The epoch to mint (T1).
+    fn epoch(&self, process: &Process) -> Epoch {
+        let Some(Versioned { value: Partition { epoch, leader }, .. }) = &self.partition else {
+            return Epoch(0).next();
+        };
+        let same_broker = leader.as_ref().is_some_and(|leader| leader.broker == process.broker);
+        if planted(Fault::EpochResumed) && same_broker { *epoch } else { epoch.next() }
     }
 
     /// The last ledger under T2, if it is not sealed.
-    fn recovering(&self) -> Option<LedgerMetadata> {
+    fn recovering(&self, process: &Process) -> Option<LedgerMetadata> {
         let last = &self.last.as_ref()?.value;
-        let state = LedgerState::Recovering(self.epoch());
+        let state = LedgerState::Recovering(self.epoch(process));
         last.sealed().is_none().then(|| LedgerMetadata { state, ..last.clone() })
     }
 
     fn guards_and_writes(&self, process: &Process, keys: &Keys) -> Txn {
         let partition = keys.partition(self.id);
-        let minted = Partition { epoch: self.epoch(), leader: Some(process.clone()) };
+        let minted = Partition { epoch: self.epoch(process), leader: Some(process.clone()) };
         let mut txn = Txn::default()
             .require(as_read(partition.clone(), self.partition.as_ref()))
             .require(Guard::Absent(keys.segment(self.id, self.next)))
@@ -81,16 +87,16 @@ impl Candidate {
         if let Some(last) = &self.last {
             let key = keys.ledger(last.value.id);
             txn = txn.require(last.unchanged(key.clone()));
-            if let Some(recovering) = self.recovering() {
+            if let Some(recovering) = self.recovering(process) {
                 txn = txn.put(key, recovering.encode());
             }
         }
         txn
     }
 
-    fn taken_over(&self, at: Revision) -> TakenOver {
-        let leadership = Leadership { partition: self.id, epoch: self.epoch(), minted: at };
-        let recovering = self.recovering().map(|value| Versioned { value, revision: at });
+    fn taken_over(&self, process: &Process, at: Revision) -> TakenOver {
+        let leadership = Leadership { partition: self.id, epoch: self.epoch(process), minted: at };
+        let recovering = self.recovering(process).map(|value| Versioned { value, revision: at });
         TakenOver { leadership, last: recovering.or_else(|| self.last.clone()) }
     }
 
@@ -102,7 +108,7 @@ impl Candidate {
     ) -> Result<Option<Revision>, StoreError> {
         let Some(partition) = Versioned::<Partition>::read_option(partition)? else { return Ok(None) };
         let Partition { epoch, leader } = &partition.value;
-        let own = *epoch == self.epoch() && leader.as_ref() == Some(process);
+        let own = *epoch == self.epoch(process) && leader.as_ref() == Some(process);
         Ok(own.then_some(partition.revision))
     }
 
@@ -172,7 +178,7 @@ impl Operation for TakeOver {
     }
 
     fn done(&self, at: Revision) -> Vec<TakenOver> {
-        self.candidates.iter().map(|candidate| candidate.taken_over(at)).collect()
+        self.candidates.iter().map(|candidate| candidate.taken_over(&self.process, at)).collect()
     }
 
     fn evidence(&self, keys: &Keys) -> Vec<String> {
@@ -197,7 +203,7 @@ impl Operation for TakeOver {
         for (candidate, evidence) in self.candidates.iter().zip(evidence) {
             let evidence @ [.., partition] = evidence.each_ref().map(Option::as_ref);
             match candidate.minted_at(&self.process, partition)? {
-                Some(at) => done.push(candidate.taken_over(at)),
+                Some(at) => done.push(candidate.taken_over(&self.process, at)),
                 None if candidate.is_as_read(evidence) => {}
                 None => overtaken.push(candidate.id),
             }

@@ -3,11 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use quire_ledger::fault::{self, Fault};
 use quire_metadata::embedded::State;
 use quire_metadata::embedded::state::{Retention, Stage};
-use quire_metadata::key::{Key, Keys};
-use quire_metadata::store::{Event, Guard, StoreError, Txn, TxnOutcome, Write};
+use quire_metadata::store::{Event, StoreError, Txn, TxnOutcome};
 
 use super::gate::{Answer, Question};
 use super::plan::{Plan, Trouble};
@@ -17,7 +15,6 @@ use super::random::Random;
 #[derive(Debug)]
 pub struct SimStore {
     state: State,
-    keys: Keys,
     /// Whether it cannot be reached at present.
     pub away: bool,
     /// Transactions by kind, for the trace.
@@ -40,14 +37,14 @@ pub enum Fate {
 /// A request's fate and what changed at once.
 pub type Served = (Fate, Vec<Event>);
 
-impl SimStore {
+impl Default for SimStore {
     /// An empty store.
-    #[must_use]
-    pub fn new(keys: Keys) -> Self {
-        let state = State::new(Retention::default());
-        Self { state, keys, away: false, applied: BTreeMap::new() }
+    fn default() -> Self {
+        Self { state: State::new(Retention::default()), away: false, applied: BTreeMap::new() }
     }
+}
 
+impl SimStore {
     /// The state, for looking without asking.
     #[must_use]
     pub const fn state(&self) -> &State {
@@ -97,8 +94,7 @@ impl SimStore {
     /// Runs a transaction, and tells what changed.
     pub fn apply(&mut self, txn: &Txn) -> (Result<TxnOutcome, StoreError>, Vec<Event>) {
         let mut stage = Stage::default();
-        let txn = self.with_planted_fault(txn);
-        let outcome = stage.transact(&self.state, &txn);
+        let outcome = stage.transact(&self.state, txn);
         let changes = stage
             .changes()
             .iter()
@@ -112,27 +108,5 @@ impl SimStore {
             .collect();
         self.state.apply_all(stage);
         (outcome, changes)
-    }
-
-    /// Planted faults of the transactions themselves: a guard that is missing.
-    fn with_planted_fault(&self, txn: &Txn) -> Txn {
-        let names = txn.writes.iter().any(|write| match write {
-            Write::Put { key, .. } => matches!(self.keys.parse(key), Some(Key::Segment(..))),
-            _ => false,
-        });
-        let mut txn = txn.clone();
-        if names && fault::planted(Fault::NamingWithoutGuards) {
-            txn.guards.clear();
-        }
-        if names && fault::planted(Fault::PublishFromReleasedBlock) {
-            txn.guards.retain(|guard| {
-                let (Guard::Absent(key)
-                | Guard::Present(key)
-                | Guard::Unchanged(key, _)
-                | Guard::Equals(key, _)) = guard;
-                !matches!(self.keys.parse(key), Some(Key::IdBlock(..)))
-            });
-        }
-        txn
     }
 }

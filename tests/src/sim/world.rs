@@ -164,7 +164,7 @@ impl World {
             created_ms: 0,
         };
         let partitions: Vec<_> = topic.partition_ids().collect();
-        let mut store = SimStore::new(keys.clone());
+        let mut store = SimStore::default();
         let create = Txn::default().put(keys.topic(&topic.name), topic.encode());
         let (_, _) = store.apply(&create);
         let mut world = Self {

@@ -9,7 +9,7 @@ use quire_proto::id::{PartitionId, PartitionIndex, TopicId};
 use tokio::sync::watch;
 
 use crate::failure::{self, Failure};
-use crate::leadership::recover::Patience;
+use crate::leadership::driver::Patience;
 use crate::log::PartitionLog;
 use crate::topic::{Topic, TopicConfig};
 

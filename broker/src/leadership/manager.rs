@@ -7,8 +7,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use quire_metadata::follow::{FollowTopics, TopicChange};
-use quire_metadata::operations::roll::Last;
-use quire_metadata::partition::Leadership;
 use quire_metadata::process::Broker;
 use quire_metadata::topic::Topic;
 use quire_metadata::typed::Versioned;
@@ -18,17 +16,15 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::catalog::{Catalog, TopicEntry};
-use crate::context::{Backoff, Context};
-use crate::failure::{self, Failure};
+use crate::context::Context;
 use crate::leadership::Deposed;
-use crate::leadership::recover::{Patience, Recovered, recover};
-use crate::leadership::scan::Scan;
+use crate::leadership::driver::{Patience, promote};
+use crate::leadership::promotion::{self, Promotion};
 use crate::leadership::take_over::{Taken, take_over};
 use crate::log::PartitionLog;
-use crate::log::partition::{Segment, Standing};
+use crate::log::partition::Standing;
 use crate::shard::Inbox;
-use crate::shard::driver::{Control, Install};
-use crate::shard::writer::Restored;
+use crate::shard::driver::Control;
 
 /// Partitions that are recovered and restored at once.
 const RECOVERIES: usize = 64;
@@ -210,91 +206,20 @@ impl Manager {
         let manager = Arc::clone(self);
         let open = self.progress.begin();
         let Taken { view, taken } = taken;
-        let mut segments: Vec<Segment> = view
-            .chain
-            .iter()
-            .map(|link| {
-                let (sequence, segment) = (link.sequence, link.segment.value);
-                Segment::of(&Last { sequence, segment, ledger: link.ledger.clone() })
-            })
-            .collect();
-        log.recovering(taken.leadership.epoch, segments.clone());
-        let mut last = view.last();
-        if let (Some(last), Some(now)) = (&mut last, taken.last) {
-            last.ledger = now;
-        }
+        let promotion = Promotion::new(Arc::clone(&log), &view, taken, promotion::Options::default());
         self.context.spawn(async move {
             let Ok(_turn) = Arc::clone(&manager.recoveries).acquire_owned().await else { return };
-            let leadership = taken.leadership;
-            if let Some(last) = &mut last
-                && last.ledger.value.sealed().is_none()
-            {
-                match manager.recover(&leadership, last.clone(), &log, patience).await {
-                    Recovered::Sealed(ledger) => last.ledger = ledger,
-                    Recovered::Superseded => return manager.lost(&log),
-                }
-                segments.pop();
-                segments.push(Segment::of(last));
-            }
-            let restored = manager.restore(&log, &segments).await;
+            let Some(promoted) = promote(Arc::clone(&manager.context), promotion, patience).await else {
+                return manager.deposed.add(log.id);
+            };
             tracing::debug!(
                 partition = log.name(),
-                epoch = %leadership.epoch,
-                next_offset = %restored.next_offset,
+                epoch = %promoted.leadership.epoch,
+                next_offset = %promoted.restored.next_offset,
                 "leading"
             );
-            let install = Install { log: Arc::clone(&log), leadership, last, segments, restored, open };
-            manager.shard(log.id).control(Control::Install(Box::new(install)));
+            manager.shard(log.id).control(Control::Install { promoted, open });
         });
-    }
-
-    async fn recover(
-        &self,
-        leadership: &Leadership,
-        last: Last,
-        log: &PartitionLog,
-        patience: Arc<Patience>,
-    ) -> Recovered {
-        let ledger = last.segment.ledger;
-        tracing::info!(partition = log.name(), %ledger, "recovering the last ledger");
-        metrics::counter!("quire_broker_recoveries_total").increment(1);
-        recover(Arc::clone(&self.context), *leadership, last, patience).await
-    }
-
-    /// The state that the chain's entries made: the last whole snapshot and what
-    /// follows it.
-    async fn restore(&self, log: &PartitionLog, segments: &[Segment]) -> Restored {
-        let mut backoff = Backoff::default();
-        loop {
-            match self.restore_once(segments).await {
-                Ok(restored) => return restored,
-                Err(error) => {
-                    tracing::error!(partition = log.name(), %error, "the state cannot be restored yet");
-                }
-            }
-            backoff.pause().await;
-        }
-    }
-
-    async fn restore_once(&self, segments: &[Segment]) -> Result<Restored, Failure> {
-        let next_offset = segments.last().map(|last| last.next_offset).unwrap_or_default();
-        for segment in segments.iter().rev() {
-            let Some(restored) = Scan::read(&self.context.bookies, segment).await?.restored else { continue };
-            if restored.next_offset != next_offset {
-                let found = restored.next_offset;
-                return Err(failure::internal(format!(
-                    "the entries of ledger {} end at offset {found}, metadata says {next_offset}",
-                    segment.ledger
-                )));
-            }
-            return Ok(restored);
-        }
-        Ok(Restored { next_offset, running_max_ms: i64::MIN, ..Restored::default() })
-    }
-
-    fn lost(&self, log: &PartitionLog) {
-        log.stopped(Standing::Deposed);
-        self.deposed.add(log.id);
     }
 
     /// A partition that was lost is taken over again when nobody alive leads it.

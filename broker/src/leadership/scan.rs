@@ -1,22 +1,25 @@
 //! A ledger's entry headers, read once from the first to the last: what they say
 //! of its end, and the partition's state if the ledger begins with a whole
-//! snapshot.
+//! snapshot. No I/O: [`Scan::next`] says what to read, and [`Scan::answered`]
+//! takes what came of it.
 
+use std::sync::Arc;
+
+use quire_ledger::clock::Millis;
+use quire_ledger::message::{Read, Response};
 use quire_ledger::record::Record;
-use quire_proto::id::{EntryId, Offset};
-use quire_proto::v1::ErrorReason;
+use quire_proto::fault::{Fault, planted};
+use quire_proto::id::{BookieId, EntryId, LedgerId, Offset};
 
-use crate::bookies::Bookies;
 use crate::entry::{EntryHeader, EntryKind};
-use crate::failure::Failure;
 use crate::log::cold;
 use crate::log::partition::Segment;
 use crate::producer::{Producers, Snapshot};
 use crate::shard::writer::{Restored, line_append};
 
 /// What a ledger's headers say.
-#[derive(Clone, Debug, Default)]
-pub struct Scan {
+#[derive(Clone, Debug)]
+pub struct Headers {
     /// The partition's state after the last entry; `None` when the ledger ends
     /// before its snapshot does. Then it holds no batch.
     pub restored: Option<Restored>,
@@ -29,31 +32,189 @@ pub struct Scan {
     snapshot: Vec<u8>,
 }
 
+impl Default for Headers {
+    fn default() -> Self {
+        Self { restored: None, next_offset: None, max_timestamp_ms: i64::MIN, bytes: 0, snapshot: Vec::new() }
+    }
+}
+
+/// How a ledger's headers are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Entries of one read.
+    pub read_entries: u32,
+    /// Bytes of one read.
+    pub read_bytes: u32,
+    /// When no replica gives an entry, all are asked again after this long, then
+    /// after twice as long, and so on.
+    pub retry_ms: u64,
+    /// But at most this long.
+    pub retry_max_ms: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { read_entries: u32::MAX, read_bytes: 1 << 20, retry_ms: 20, retry_max_ms: 2_000 }
+    }
+}
+
+/// A replica did not give an entry.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("entry {entry} of ledger {ledger} cannot be read from bookie {bookie}: {cause}")]
+pub struct ReadFailed {
+    pub ledger: LedgerId,
+    pub entry: EntryId,
+    pub bookie: BookieId,
+    pub cause: String,
+    /// It gave something that the entry is not.
+    pub is_wrong: bool,
+    /// Every replica has failed now: there is a pause before the next round.
+    pub is_last: bool,
+}
+
+/// The scan of one ledger.
+#[derive(Debug)]
+pub struct Scan {
+    ledger: LedgerId,
+    /// Nothing at or past it is read (I5).
+    end: EntryId,
+    replicas: Arc<[BookieId]>,
+    options: Options,
+    headers: Headers,
+    /// The next entry.
+    from: EntryId,
+    /// Which replica is asked.
+    source: usize,
+    /// How many replicas have failed to give the next entry.
+    failed: usize,
+    under_way: Option<Read>,
+    retry_at: Option<Millis>,
+    /// How long the next pause is.
+    pause_ms: u64,
+}
+
 impl Scan {
-    /// Nothing was read yet.
+    /// A scan of what may be read of this segment.
     #[must_use]
-    pub fn new() -> Self {
-        Self { max_timestamp_ms: i64::MIN, ..Self::default() }
+    pub fn new(segment: &Segment, options: Options) -> Self {
+        let beyond = planted(Fault::StateRebuiltBeyondEnd) && segment.end > EntryId(0);
+        Self {
+            ledger: segment.ledger,
+            end: if beyond { EntryId(u64::MAX) } else { segment.end },
+            replicas: Arc::clone(&segment.replicas),
+            options,
+            headers: Headers::default(),
+            from: EntryId(0),
+            source: 0,
+            failed: 0,
+            under_way: None,
+            retry_at: None,
+            pause_ms: options.retry_ms,
+        }
     }
 
-    /// Reads the headers of all entries below the segment's end.
+    /// The same, begun after the longest pause.
+    #[must_use]
+    pub fn after_pause(now: Millis, segment: &Segment, options: Options) -> Self {
+        Self { retry_at: Some(now + options.retry_max_ms), ..Self::new(segment, options) }
+    }
+
+    /// Whether everything is read.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.from >= self.end
+    }
+
+    /// What was read.
+    #[must_use]
+    pub fn into_headers(self) -> Headers {
+        self.headers
+    }
+
+    /// When [`Scan::next`] has something to read again, after a pause.
+    #[must_use]
+    pub const fn deadline(&self) -> Option<Millis> {
+        self.retry_at
+    }
+
+    /// The next read, unless one is under way, or everything is read.
+    pub fn next(&mut self, now: Millis) -> Option<(BookieId, Read)> {
+        if self.is_done() || self.under_way.is_some() || self.retry_at.is_some_and(|at| at > now) {
+            return None;
+        }
+        self.retry_at = None;
+        let bookie = *self.replicas.get(self.source)?;
+        let left = u32::try_from(self.end.0 - self.from.0).unwrap_or(u32::MAX);
+        let max_entries = left.min(self.options.read_entries);
+        let max_bytes = self.options.read_bytes;
+        let read = Read { ledger: self.ledger, from: self.from, max_entries, max_bytes, prefix: true };
+        self.under_way = Some(read);
+        Some((bookie, read))
+    }
+
+    /// Whether this read is the one under way.
+    #[must_use]
+    pub fn awaits(&self, bookie: BookieId, read: &Read) -> bool {
+        self.under_way.as_ref() == Some(read) && self.replicas.get(self.source) == Some(&bookie)
+    }
+
+    /// What became of the read under way.
     ///
     /// # Errors
-    /// `DATA_UNAVAILABLE`
-    pub async fn read(bookies: &Bookies, segment: &Segment) -> Result<Self, Failure> {
-        let mut scan = Self::new();
-        let mut from = EntryId(0);
-        while from < segment.end {
-            let records = cold::read_prefixes(bookies, segment, from).await?;
-            for record in &records {
-                scan.add(record).map_err(|cause| malformed(segment, from, &cause))?;
-                from = from.next();
+    /// When the replica did not give the entry: another is asked next.
+    pub fn answered(&mut self, now: Millis, result: Result<Response, String>) -> Result<(), ReadFailed> {
+        let Some(read) = self.under_way.take() else { return Ok(()) };
+        let answer = match result {
+            Ok(Response::Entries(records)) => self.add_all(&read, &records).map_err(|cause| (cause, true)),
+            Ok(Response::Absent) if planted(Fault::StateRebuiltBeyondEnd) => {
+                self.end = self.from;
+                Ok(())
             }
+            Ok(Response::Absent) => Err(("it does not hold the entry".to_owned(), false)),
+            Ok(Response::Deleted) => Err(("the ledger is deleted there".to_owned(), false)),
+            Ok(Response::Unknown(why)) => Err((why, false)),
+            Ok(other) => Err((format!("it answered {other:?}"), true)),
+            Err(why) => Err((why, false)),
+        };
+        match answer {
+            Ok(()) => {
+                self.failed = 0;
+                self.pause_ms = self.options.retry_ms;
+                Ok(())
+            }
+            Err((cause, is_wrong)) => Err(self.failed(now, cause, is_wrong)),
         }
-        scan.snapshot = Vec::new();
-        Ok(scan)
     }
 
+    fn add_all(&mut self, read: &Read, records: &[Record]) -> Result<(), String> {
+        cold::check(read, records)?;
+        for record in records.iter().take(read.max_entries as usize) {
+            if let Err(cause) = self.headers.add(record) {
+                // What was added cannot be taken back.
+                self.headers = Headers::default();
+                self.from = EntryId(0);
+                return Err(format!("entry {} is malformed: {cause}", record.header.entry));
+            }
+            self.from = self.from.next();
+        }
+        Ok(())
+    }
+
+    fn failed(&mut self, now: Millis, cause: String, is_wrong: bool) -> ReadFailed {
+        let bookie = self.replicas.get(self.source).copied().unwrap_or_default();
+        self.source = (self.source + 1) % self.replicas.len().max(1);
+        self.failed += 1;
+        let is_last = self.failed >= self.replicas.len();
+        if is_last {
+            self.failed = 0;
+            self.retry_at = Some(now + self.pause_ms);
+            self.pause_ms = (self.pause_ms * 2).min(self.options.retry_max_ms);
+        }
+        ReadFailed { ledger: self.ledger, entry: self.from, bookie, cause, is_wrong, is_last }
+    }
+}
+
+impl Headers {
     /// Adds the next entry.
     ///
     /// # Errors
@@ -104,9 +265,4 @@ impl Scan {
         state.running_max_ms = header.running_max_ms;
         Ok(())
     }
-}
-
-fn malformed(segment: &Segment, entry: EntryId, cause: &str) -> Failure {
-    let message = format!("entry {entry} of ledger {} is malformed: {cause}", segment.ledger);
-    Failure::new(ErrorReason::DataUnavailable, message)
 }

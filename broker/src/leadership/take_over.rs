@@ -3,9 +3,11 @@
 
 use std::collections::HashMap;
 
-use quire_metadata::operation::Outcome;
+use quire_metadata::key::Keys;
+use quire_metadata::operation::{self, Outcome};
 use quire_metadata::operations::take_over::{Overtaken, TakeOver, TakenOver};
-use quire_metadata::store::StoreError;
+use quire_metadata::process::Process;
+use quire_metadata::store::{Store, StoreError};
 use quire_metadata::topic::Topic;
 use quire_metadata::typed::Versioned;
 use quire_metadata::view::{self, PartitionView};
@@ -31,20 +33,18 @@ pub async fn take_over(
     topic: &Versioned<Topic>,
     partitions: Vec<PartitionId>,
 ) -> Result<Vec<Taken>, StoreError> {
+    let Context { store, keys, process, .. } = context;
     let mut done = Vec::with_capacity(partitions.len());
     let mut left = partitions;
     let mut backoff = Backoff::default();
     while !left.is_empty() && topic_stands(context, topic).await {
-        let views = match view::partitions(&*context.store, &context.keys, left.iter().copied()).await {
-            Ok(views) => views,
+        match attempt(&**store, keys, process, topic, &mut left, &mut done).await {
+            Ok(()) => {}
             Err(error) if error.is_retryable() => {
-                tracing::warn!(%error, "partitions cannot be read, trying again");
-                backoff.pause().await;
-                continue;
+                tracing::warn!(%error, "partitions cannot be taken over, trying again");
             }
             Err(error) => return Err(error),
-        };
-        left = take_over_once(context, topic, views, &mut done).await?;
+        }
         if !left.is_empty() {
             backoff.pause().await;
         }
@@ -52,30 +52,41 @@ pub async fn take_over(
     Ok(done)
 }
 
-/// Tells which partitions were changed by others.
-async fn take_over_once(
-    context: &Context,
+/// Reads the partitions that are left and tries once to take each over: those
+/// that were taken go from `left` to `done`. An epoch whose minting has an
+/// unknown outcome is not used; the next attempt mints a higher one.
+///
+/// # Errors
+/// The store's. Some partitions may have been taken nevertheless.
+pub async fn attempt(
+    store: &dyn Store,
+    keys: &Keys,
+    process: &Process,
     topic: &Versioned<Topic>,
-    views: Vec<PartitionView>,
+    left: &mut Vec<PartitionId>,
     done: &mut Vec<Taken>,
-) -> Result<Vec<PartitionId>, StoreError> {
+) -> Result<(), StoreError> {
+    let views = view::partitions(store, keys, left.iter().copied()).await?;
     let candidates = views.iter().map(|view| view.candidate(topic.clone())).collect();
     let mut views: HashMap<PartitionId, PartitionView> =
         views.into_iter().map(|view| (view.id, view)).collect();
-    for operation in TakeOver::pack(&context.process, candidates) {
-        match context.settle(&operation).await? {
-            Outcome::Done(taken) => {
-                for taken in taken {
-                    if let Some(view) = views.remove(&taken.leadership.partition) {
-                        done.push(Taken { view, taken });
-                    }
-                }
-            }
+    let mut result = Ok(());
+    for operation in TakeOver::pack(process, candidates) {
+        match operation::run(store, keys, &operation).await {
+            Ok(Outcome::Done(taken)) => done.extend(taken.into_iter().filter_map(|taken| {
+                let view = views.remove(&taken.leadership.partition)?;
+                Some(Taken { view, taken })
+            })),
             // All of the transaction's partitions are read anew.
-            Outcome::Lost(Overtaken(_)) => {}
+            Ok(Outcome::Lost(Overtaken(_))) => {}
+            Err(error) => {
+                result = Err(error);
+                break;
+            }
         }
     }
-    Ok(views.into_keys().collect())
+    left.retain(|id| views.contains_key(id));
+    result
 }
 
 /// Whether the topic is as it was read. While the store is away: yes.

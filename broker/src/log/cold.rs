@@ -149,18 +149,6 @@ impl Cold {
     }
 }
 
-/// Headers of entries from `from` on, as many as one answer holds, uncached.
-///
-/// # Errors
-/// `DATA_UNAVAILABLE` when no replica gives them.
-pub async fn read_prefixes(
-    bookies: &Bookies,
-    segment: &Segment,
-    from: EntryId,
-) -> Result<Vec<Record>, Failure> {
-    read(bookies, segment, from, segment.end.0, true).await
-}
-
 fn weight(bytes: usize) -> u32 {
     u32::try_from(bytes + OVERHEAD).unwrap_or(u32::MAX)
 }
@@ -202,12 +190,15 @@ async fn read(
     let mut causes = Vec::new();
     for &bookie in segment.replicas.iter() {
         let cause = match bookies.call(bookie, Request::Read(request)).await {
-            Ok(Response::Entries(records)) => match check(segment, from, records, prefix) {
-                Ok(mut records) => {
+            Ok(Response::Entries(mut records)) => match check(&request, &records) {
+                Ok(()) => {
                     records.truncate(max_entries as usize);
                     return Ok(records);
                 }
-                Err(cause) => alarm(segment, bookie, cause),
+                Err(cause) => {
+                    alarm(segment.ledger, bookie, cause);
+                    cause.to_owned()
+                }
             },
             Ok(Response::Absent) => "it does not hold the entry".to_owned(),
             Ok(Response::Deleted) => "the ledger is deleted there".to_owned(),
@@ -221,30 +212,28 @@ async fn read(
 }
 
 /// A record that is not the one that was asked for is never taken for it.
-fn check(
-    segment: &Segment,
-    from: EntryId,
-    records: Vec<Record>,
-    prefix: bool,
-) -> Result<Vec<Record>, &'static str> {
+///
+/// # Errors
+/// What is wrong.
+pub fn check(read: &Read, records: &[Record]) -> Result<(), &'static str> {
     if records.is_empty() {
         return Err("it answered with no entry");
     }
-    for (entry, record) in (from.0..).zip(&records) {
-        if record.header.ledger != segment.ledger || record.header.entry.0 != entry {
+    for (entry, record) in (read.from.0..).zip(records) {
+        if record.header.ledger != read.ledger || record.header.entry.0 != entry {
             return Err("it answered with another entry");
         }
-        if !prefix && record.verify().is_err() {
+        if !read.prefix && record.verify().is_err() {
             return Err("the entry's checksum does not match");
         }
     }
-    Ok(records)
+    Ok(())
 }
 
-fn alarm(segment: &Segment, bookie: BookieId, cause: &'static str) -> String {
+/// A bookie gave what was not asked for.
+pub fn alarm(ledger: LedgerId, bookie: BookieId, cause: &str) {
     metrics::counter!("quire_broker_bad_reads_total").increment(1);
-    tracing::error!(ledger = %segment.ledger, %bookie, cause, "a bookie answered a read wrongly");
-    cause.to_owned()
+    tracing::error!(%ledger, %bookie, cause, "a bookie answered a read wrongly");
 }
 
 fn unavailable(segment: &Segment, entry: EntryId, cause: &str) -> Failure {

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status};
 
 use crate::context::Backoff;
 use crate::failure::{self, Failure};
-use crate::leadership::recover::Patience;
+use crate::leadership::driver::Patience;
 use crate::service::Door;
 
 /// How long an accepted loss is waited for.

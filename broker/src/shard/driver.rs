@@ -1,56 +1,38 @@
 //! The task of a shard: takes what came in, steps the machines of the
 //! partitions concerned, and carries out what they ask for.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use quire_ledger::chain::{self, ChainWriter};
+use quire_ledger::chain;
 use quire_ledger::clock::Millis;
 use quire_ledger::link::BookieLink;
 use quire_ledger::message::{AppendEvent, Request, Response};
-use quire_metadata::ledger::Sealed;
 use quire_metadata::operation::Outcome;
-use quire_metadata::operations::roll::{self, Last, RollRefused, Rolled};
-use quire_metadata::partition::Leadership;
-use quire_metadata::store::StoreError;
+use quire_metadata::operations::roll;
 use quire_proto::id::{BookieId, Epoch, LedgerId, PartitionId};
 use quire_proto::v1::ErrorReason;
 use rand::RngExt;
 use smallvec::SmallVec;
 
-use crate::clock::wall_ms;
 use crate::context::{Backoff, Context};
-use crate::failure::{self, Failure};
-use crate::leadership::Deposed;
+use crate::failure::Failure;
 use crate::leadership::manager::Open;
-use crate::log::PartitionLog;
-use crate::log::partition::{Segment, Standing};
+use crate::leadership::{Deposed, Promoted};
+use crate::log::partition::Standing;
 use crate::pool::{LedgerPool, NoLedger, Spare, Target};
 use crate::shard::inbox::{Arrived, Inbox, Produce, Reports};
+use crate::shard::leader::{Effect, Effects, Leader, RollResult};
 use crate::shard::links::Links;
 use crate::shard::piece::Piece;
 use crate::shard::timers::Timers;
-use crate::shard::writer::{Now, PartitionWriter, Restored};
-
-/// A partition that this process took over, for its shard.
-#[derive(Debug)]
-pub struct Install {
-    pub log: Arc<PartitionLog>,
-    pub leadership: Leadership,
-    /// The chain's last segment, sealed.
-    pub last: Option<Last>,
-    /// The whole chain.
-    pub segments: Vec<Segment>,
-    pub restored: Restored,
-    /// The take-over, which ends here.
-    pub open: Open,
-}
+use crate::shard::writer::Now;
 
 /// What comes into a shard beside produce requests and reports of bookies.
 #[derive(Debug)]
 pub enum Control {
-    /// Lead this partition.
-    Install(Box<Install>),
+    /// Lead this partition. Its take-over ends here.
+    Install { promoted: Box<Promoted>, open: Open },
     /// The topic is gone: stop leading it.
     Remove(PartitionId),
     /// A ledger that was asked for.
@@ -75,45 +57,14 @@ pub enum Control {
     Close,
 }
 
-/// How a roll's transaction ended.
-pub type RollResult = Result<Outcome<Rolled, RollRefused>, StoreError>;
-
 /// A partition of this shard.
 #[derive(Debug)]
 struct Slot {
-    writer: PartitionWriter,
-    leadership: Leadership,
-    last: Option<Last>,
+    leader: Leader,
     target: Target,
-    /// Pieces that wait for a ledger to be had; nothing of them is appended.
-    waiting: VecDeque<Piece>,
-    /// The first of their deadlines.
-    waiting_until: Option<Millis>,
-    /// Why there is no ledger, while there is none.
-    shortage: Option<NoLedger>,
-    /// The pool was asked.
-    requested: bool,
-    /// The chain asked, and has not been answered.
-    asked: bool,
-    /// A ledger for the chain's next request.
-    reserved: Option<Spare>,
-    /// Ledgers that the chain has and that are not published yet.
-    offered: SmallVec<[Spare; 1]>,
-    wants_probe: bool,
+    /// Something is staged.
     dirty: bool,
     armed: Option<Millis>,
-}
-
-impl Slot {
-    /// Whether an append is certain to find a ledger.
-    fn has_ledger(&self) -> bool {
-        let chain = &self.writer.chain;
-        chain.ledger().is_some() || chain.is_rolling() || self.reserved.is_some() || !self.offered.is_empty()
-    }
-
-    fn due(&self) -> Option<Millis> {
-        self.writer.chain.deadline().into_iter().chain(self.waiting_until).min()
-    }
 }
 
 /// The shard's own state; lives in its task.
@@ -135,7 +86,7 @@ pub struct Shard {
     closing: bool,
     now: Now,
     /// Reused, so that a step allocates nothing.
-    scratch: Vec<chain::Action>,
+    effects: Effects,
 }
 
 impl Shard {
@@ -162,7 +113,7 @@ impl Shard {
             dirty: Vec::new(),
             probing: false,
             closing: false,
-            scratch: Vec::new(),
+            effects: Effects::default(),
         }
     }
 
@@ -206,14 +157,13 @@ impl Shard {
                 continue;
             }
             slot.armed = None;
-            self.expire_waiting(at);
-            self.step(at, chain::Event::Tick);
+            self.with(at, |leader, now, effects| leader.tick(now, effects));
         }
     }
 
     fn control(&mut self, message: Control) {
         match message {
-            Control::Install(install) => self.install(*install),
+            Control::Install { promoted, open } => self.install(*promoted, open),
             Control::Remove(partition) => {
                 if let Some(&at) = self.index.get(&partition) {
                     self.remove(at, Standing::Deleted);
@@ -225,7 +175,8 @@ impl Shard {
             },
             Control::NoLedger { partition, epoch, cause } => {
                 if let Some(at) = self.find(partition, epoch) {
-                    self.no_ledger(at, cause);
+                    tracing::warn!(%partition, %cause, "there is no ledger to write to");
+                    self.with(at, |leader, now, effects| leader.no_ledger(now, cause, effects));
                 }
             }
             Control::Rolled { partition, epoch, result } => {
@@ -247,61 +198,42 @@ impl Shard {
             Control::Linked { link, number } => {
                 let bookie = link.bookie();
                 if self.links.linked(link, number) {
-                    self.step_all(|_| Some(chain::Event::LinkUp { bookie }));
+                    self.with_all(|leader, now, effects| {
+                        leader.step(now, chain::Event::LinkUp { bookie }, effects)
+                    });
                 }
             }
             Control::MetadataAnswered { sent } => {
                 self.probing = false;
-                self.step_all(|slot| {
-                    std::mem::take(&mut slot.wants_probe).then_some(chain::Event::MetadataAnswered { sent })
-                });
+                self.with_all(|leader, now, effects| leader.metadata_answered(now, sent, effects));
             }
             Control::Close => self.close(),
         }
     }
 
-    fn install(&mut self, install: Install) {
-        let Install { log, leadership, last, segments, restored, open } = install;
-        let id = log.id;
+    fn install(&mut self, promoted: Promoted, open: Open) {
+        let id = promoted.log.id;
         if let Some(&at) = self.index.get(&id) {
             self.remove(at, Standing::Deposed);
         }
-        let config = &log.topic.config;
+        let topic = Arc::clone(&promoted.log.topic);
         let options = chain::Options {
-            roll_bytes: config.segment_bytes,
+            roll_bytes: topic.config.segment_bytes,
             roll_entries: self.context.options.roll_entries,
             idle_ms: u64::try_from(self.context.options.idle_seal.as_millis()).unwrap_or(u64::MAX),
             ..chain::Options::default()
         };
-        let chain = ChainWriter::new(leadership.epoch, restored.next_offset, options);
-        log.leading(leadership.epoch, segments, restored.next_offset);
-        let target = Target { replicas: log.topic.replicas, ack_quorum: log.topic.ack_quorum };
-        let expiry = self.context.options.producer_expiry;
-        let slot = Slot {
-            writer: PartitionWriter::new(log, chain, restored, expiry),
-            leadership,
-            last,
-            target,
-            waiting: VecDeque::new(),
-            waiting_until: None,
-            shortage: None,
-            requested: false,
-            asked: false,
-            reserved: None,
-            offered: SmallVec::new(),
-            wants_probe: false,
-            dirty: false,
-            armed: None,
-        };
+        let leader = Leader::new(promoted, options, self.context.options.producer_expiry);
+        let target = Target { replicas: topic.replicas, ack_quorum: topic.ack_quorum };
         let at = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
         });
-        self.slots[at] = Some(slot);
+        self.slots[at] = Some(Slot { leader, target, dirty: false, armed: None });
         self.index.insert(id, at);
         drop(open);
         if self.closing {
-            self.step(at, chain::Event::Close);
+            self.with(at, Leader::close);
         }
     }
 
@@ -325,7 +257,9 @@ impl Shard {
         }
         if reports.broken {
             self.links.reconnect(bookie);
-            self.step_all(|_| Some(chain::Event::LinkBroken { bookie }));
+            self.with_all(|leader, now, effects| {
+                leader.step(now, chain::Event::LinkBroken { bookie }, effects);
+            });
         }
     }
 
@@ -336,115 +270,83 @@ impl Shard {
                 "this broker does not lead the partition, ask for metadata and try again",
             )));
         };
+        let mut staged = false;
+        self.with(at, |leader, now, effects| {
+            staged = leader.produce(now, piece, effects);
+        });
         let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) else { return };
-        if self.closing {
-            return piece.reply.end(Err(failure::shutting_down()));
-        }
-        if slot.waiting.is_empty() && slot.has_ledger() {
-            self.stage(at, piece);
-        } else {
-            let until = slot.waiting_until.map_or(piece.deadline, |until| until.min(piece.deadline));
-            slot.waiting_until = Some(until);
-            slot.waiting.push_back(piece);
-            self.request_ledger(at);
-            self.arm(at);
-        }
-    }
-
-    fn stage(&mut self, at: usize, piece: Piece) {
-        let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) else { return };
-        if !std::mem::replace(&mut slot.dirty, true) {
+        if staged && !std::mem::replace(&mut slot.dirty, true) {
             self.dirty.push(at);
         }
-        let mut actions = std::mem::take(&mut self.scratch);
-        slot.writer.stage(self.now, piece, &mut actions);
-        self.carry_out(at, actions);
     }
 
     fn flush(&mut self, at: usize) {
-        let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) else { return };
-        slot.dirty = false;
-        let mut actions = std::mem::take(&mut self.scratch);
-        slot.writer.flush(self.now, &mut actions);
-        self.carry_out(at, actions);
+        if let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) {
+            slot.dirty = false;
+        }
+        self.with(at, Leader::flush);
     }
 
     fn step(&mut self, at: usize, event: chain::Event) {
-        let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) else { return };
-        let mut actions = std::mem::take(&mut self.scratch);
-        slot.writer.chain.step(self.now.millis, event, &mut actions);
-        self.carry_out(at, actions);
+        self.with(at, |leader, now, effects| leader.step(now, event, effects));
     }
 
-    fn step_all(&mut self, event: impl Fn(&mut Slot) -> Option<chain::Event>) {
+    fn with_all(&mut self, step: impl Fn(&mut Leader, Now, &mut Effects)) {
         for at in 0..self.slots.len() {
-            if let Some(event) = self.slots[at].as_mut().and_then(&event) {
-                self.step(at, event);
-            }
+            self.with(at, &step);
         }
     }
 
-    /// Carries out what a chain asks for, and what follows from that.
-    fn carry_out(&mut self, at: usize, mut actions: Vec<chain::Action>) {
-        let mut follow: SmallVec<[chain::Event; 2]> = SmallVec::new();
-        loop {
-            for action in actions.drain(..) {
-                self.carry_out_one(at, action, &mut follow);
-            }
-            if follow.is_empty() {
-                break;
-            }
-            let event = follow.remove(0);
-            let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) else { break };
-            slot.writer.chain.step(self.now.millis, event, &mut actions);
-        }
-        self.scratch = actions;
-        self.arm(at);
-    }
-
-    fn carry_out_one(&mut self, at: usize, action: chain::Action, follow: &mut SmallVec<[chain::Event; 2]>) {
+    /// Steps a leader, carries out what it wants, and what follows from that.
+    fn with(&mut self, at: usize, step: impl FnOnce(&mut Leader, Now, &mut Effects)) {
+        let now = self.now;
         let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) else { return };
-        match action {
-            chain::Action::Send { bookie, append } => {
-                let broken = chain::Event::LinkBroken { bookie };
-                if self.links.send(bookie, append).is_err() && !follow.contains(&broken) {
-                    follow.push(broken);
+        let mut effects = std::mem::take(&mut self.effects);
+        let mut broken: SmallVec<[BookieId; 2]> = SmallVec::new();
+        step(&mut slot.leader, now, &mut effects);
+        loop {
+            for effect in effects.drain() {
+                self.carry_out(at, effect, &mut broken);
+            }
+            let Some(bookie) = broken.pop() else { break };
+            let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) else { break };
+            slot.leader.step(now, chain::Event::LinkBroken { bookie }, &mut effects);
+        }
+        self.effects = effects;
+        if let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) {
+            let due = slot.leader.deadline();
+            self.timers.arm(at, due, &mut slot.armed);
+        }
+    }
+
+    fn carry_out(&mut self, at: usize, effect: Effect, broken: &mut SmallVec<[BookieId; 2]>) {
+        let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) else { return };
+        match effect {
+            Effect::Send { bookie, append } => {
+                if self.links.send(bookie, append).is_err() && !broken.contains(&bookie) {
+                    broken.push(bookie);
                 }
             }
-            chain::Action::AskState { bookie, ledger } => match self.links.get(bookie) {
+            Effect::AskState { bookie, ledger } => match self.links.get(bookie) {
                 Ok(link) => self.ask_state(at, &link, ledger),
-                Err(_) => follow.push(chain::Event::LinkBroken { bookie }),
+                Err(_) => broken.push(bookie),
             },
-            chain::Action::FirstDurable { through } => slot.writer.first_durable(through),
-            chain::Action::Committed { through, end, .. } => {
-                let entries = slot.writer.committed(through, end);
+            Effect::RequestLedger => self.request_ledger(at),
+            Effect::ReturnLedger(spare) => self.pool.put_back(slot.target, spare),
+            Effect::ProbeMetadata => self.probe(),
+            Effect::Roll(roll) => self.roll(at, *roll),
+            Effect::Rolled { closed, opened } => {
+                metrics::counter!("quire_broker_rolls_total").increment(1);
+                closed.map(|closed| self.ledgers.remove(&closed));
+                opened.map(|opened| self.ledgers.insert(opened, at));
+            }
+            Effect::Committed(entries) => {
                 for entry in entries {
-                    self.context.tails.added(&slot.writer.log, entry.size());
+                    self.context.tails.added(slot.leader.log(), entry.size());
                 }
             }
-            chain::Action::NeedLedger => {
-                slot.asked = true;
-                match slot.reserved.take() {
-                    Some(spare) => follow.push(self.offer(at, spare)),
-                    None => self.request_ledger(at),
-                }
-            }
-            chain::Action::ReturnLedger(ledger) => {
-                if let Some(place) = slot.offered.iter().position(|spare| spare.ledger == ledger.ledger) {
-                    self.pool.put_back(slot.target, slot.offered.remove(place));
-                }
-            }
-            chain::Action::ProbeMetadata => {
-                slot.wants_probe = true;
-                self.probe();
-            }
-            chain::Action::Roll(roll) => {
-                if let Err(event) = self.roll(at, &roll) {
-                    follow.push(event);
-                }
-            }
-            chain::Action::GaveUp { bookie, ledger, cause } => {
-                let name = slot.writer.log.name();
+            Effect::GaveUp { bookie, ledger, cause } => {
+                let name = slot.leader.log().name();
                 metrics::counter!("quire_broker_replicas_given_up_total").increment(1);
                 if cause.is_alarm() {
                     tracing::error!(partition = name, %ledger, %bookie, %cause, "a replica is given up");
@@ -452,64 +354,27 @@ impl Shard {
                     tracing::warn!(partition = name, %ledger, %bookie, %cause, "a replica is given up");
                 }
             }
-            chain::Action::Failed { from, through, determinate } => {
-                slot.writer.failed(from, through, determinate);
+            Effect::Alarm(alarm) => {
+                tracing::error!(partition = slot.leader.log().name(), %alarm, "a leader steps down");
             }
-            chain::Action::Deposed => self.remove(at, Standing::Deposed),
-            chain::Action::Closed => self.remove(at, Standing::Deposed),
+            Effect::Ended => self.remove(at, Standing::Deposed),
         }
-    }
-
-    fn offer(&mut self, at: usize, spare: Spare) -> chain::Event {
-        let age = self.slots[at].as_ref().map_or(u64::MAX, |slot| {
-            u64::try_from(slot.writer.log.topic.config.segment_age.as_millis()).unwrap_or(u64::MAX)
-        });
-        // Up to a tenth earlier, so that ledgers of one age do not all roll at once.
-        let age_ms = age - rand::rng().random_range(0..=age / 10);
-        spare.ensemble.replicas().iter().for_each(|&bookie| self.links.ensure(bookie));
-        let ledger = chain::NewLedger { ledger: spare.ledger, ensemble: spare.ensemble.clone(), age_ms };
-        if let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) {
-            slot.asked = false;
-            slot.offered.push(spare);
-        }
-        chain::Event::LedgerReady(ledger)
     }
 
     fn ledger_ready(&mut self, at: usize, spare: Spare) {
-        let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) else { return };
-        slot.requested = false;
-        slot.shortage = None;
-        slot.writer.log.set_stuck(None);
-        slot.waiting_until = None;
-        let waiting = std::mem::take(&mut slot.waiting);
-        if slot.asked {
-            let ready = self.offer(at, spare);
-            self.step(at, ready);
-        } else {
-            slot.reserved = Some(spare);
-        }
-        for piece in waiting {
-            self.stage(at, piece);
-        }
-    }
-
-    fn no_ledger(&mut self, at: usize, cause: NoLedger) {
-        let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) else { return };
-        tracing::warn!(partition = slot.writer.log.name(), %cause, "there is no ledger to write to");
-        slot.writer.log.set_stuck(Some(cause.to_string()));
-        slot.shortage = Some(cause);
-        if slot.asked {
-            self.step(at, chain::Event::NoLedger);
-        }
+        let Some(slot) = self.slots.get(at).and_then(Option::as_ref) else { return };
+        let age = &slot.leader.log().topic.config.segment_age;
+        let age = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        // Up to a tenth earlier, so that ledgers of one age do not all roll at once.
+        let age_ms = age - rand::rng().random_range(0..=age / 10);
+        spare.ensemble.replicas().iter().for_each(|&bookie| self.links.ensure(bookie));
+        self.with(at, |leader, now, effects| leader.ledger_ready(now, spare, age_ms, effects));
     }
 
     /// Asks the pool, which goes on trying until there is one.
-    fn request_ledger(&mut self, at: usize) {
-        let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) else { return };
-        if std::mem::replace(&mut slot.requested, true) {
-            return;
-        }
-        let (partition, epoch, target) = (slot.leadership.partition, slot.leadership.epoch, slot.target);
+    fn request_ledger(&self, at: usize) {
+        let Some(slot) = self.slots.get(at).and_then(Option::as_ref) else { return };
+        let (partition, epoch, target) = (slot.leader.log().id, slot.leader.epoch(), slot.target);
         let (pool, inbox, context) =
             (Arc::clone(&self.pool), Arc::clone(&self.inbox), Arc::clone(&self.context));
         self.context.spawn(async move {
@@ -535,7 +400,7 @@ impl Shard {
 
     fn ask_state(&self, at: usize, link: &Arc<dyn BookieLink>, ledger: LedgerId) {
         let Some(slot) = self.slots.get(at).and_then(Option::as_ref) else { return };
-        let Leadership { partition, epoch, .. } = slot.leadership;
+        let (partition, epoch) = (slot.leader.log().id, slot.leader.epoch());
         let (inbox, bookie) = (Arc::clone(&self.inbox), link.bookie());
         let call = link.call(Request::State { ledger });
         self.context.spawn(async move {
@@ -564,140 +429,47 @@ impl Shard {
     }
 
     /// Issues the roll's transaction: never abandoned (W4).
-    fn roll(&mut self, at: usize, roll: &chain::Roll) -> Result<(), chain::Event> {
-        let Some(slot) = self.slots.get(at).and_then(Option::as_ref) else { return Ok(()) };
-        let seal = roll.seal.as_ref().map(|seal| Sealed {
-            end: seal.end,
-            next_offset: seal.next_offset,
-            bytes: seal.bytes,
-            complete: seal.complete.clone(),
-            max_timestamp_ms: slot.writer.segment_max_ms(),
-            sealed_ms: wall_ms(),
-        });
-        let open = roll.open.as_ref().and_then(|open| {
-            let spare = slot.offered.iter().find(|spare| spare.ledger == open.ledger)?;
-            Some(roll::NewLedger {
-                id: open.ledger,
-                replicas: open.ensemble.replicas().to_vec(),
-                ack_quorum: u32::try_from(open.ensemble.ack_quorum()).unwrap_or(u32::MAX),
-                created_ms: wall_ms(),
-                block: (*spare.block).clone(),
-            })
-        });
-        let operation = roll::Roll::new(slot.leadership, slot.last.clone(), seal, open);
-        let operation = operation.map_err(|error| {
-            tracing::error!(partition = slot.writer.log.name(), %error, "a roll contradicts the protocol");
-            chain::Event::Deposed
-        })?;
-        let Leadership { partition, epoch, .. } = slot.leadership;
+    fn roll(&self, at: usize, operation: roll::Roll) {
+        let Some(slot) = self.slots.get(at).and_then(Option::as_ref) else { return };
+        let (partition, epoch) = (slot.leader.log().id, slot.leader.epoch());
         let (context, inbox) = (Arc::clone(&self.context), Arc::clone(&self.inbox));
         self.context.spawn(async move {
             let result = Box::new(context.settle(&operation).await);
             inbox.control(Control::Rolled { partition, epoch, result });
         });
-        Ok(())
     }
 
     fn rolled(&mut self, at: usize, result: RollResult) {
-        let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) else { return };
-        let name = slot.writer.log.name();
-        match result {
-            Ok(Outcome::Done(rolled)) => self.roll_applied(at, rolled),
-            Ok(Outcome::Lost(RollRefused::BlockReleased)) => {
-                slot.offered.clear();
-                self.step(at, chain::Event::BlockReleased);
-            }
+        let Some(slot) = self.slots.get(at).and_then(Option::as_ref) else { return };
+        let name = || slot.leader.log().name();
+        match &result {
+            Ok(Outcome::Done(_)) => {}
             Ok(Outcome::Lost(refused)) => {
-                tracing::warn!(partition = name, %refused, "the partition was rolled by another");
-                self.step(at, chain::Event::Deposed);
+                tracing::warn!(partition = name(), %refused, "a roll did not happen");
             }
             Err(error) => {
-                tracing::error!(partition = name, %error, "a roll's transaction cannot be carried out");
-                self.step(at, chain::Event::Deposed);
+                tracing::error!(partition = name(), %error, "a roll's transaction cannot be carried out");
             }
         }
-    }
-
-    fn roll_applied(&mut self, at: usize, rolled: Rolled) {
-        let now = self.now;
-        let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) else { return };
-        metrics::counter!("quire_broker_rolls_total").increment(1);
-        if let Some(before) = slot.last.as_ref().map(|last| last.segment.ledger) {
-            self.ledgers.remove(&before);
-            slot.writer.log.rolled(before, rolled.previous.as_ref(), rolled.opened.as_ref());
-        } else {
-            slot.writer.log.rolled(LedgerId::default(), None, rolled.opened.as_ref());
-        }
-        let snapshot = match &rolled.opened {
-            Some(opened) => {
-                let ledger = opened.segment.ledger;
-                slot.offered.retain(|spare| spare.ledger != ledger);
-                self.ledgers.insert(ledger, at);
-                slot.writer.snapshot(opened.segment.base_offset, now)
-            }
-            None => Some(Vec::new()),
-        };
-        slot.writer.segment_began();
-        slot.last = rolled.opened.or(rolled.previous);
-        match snapshot {
-            Some(snapshot) => self.step(at, chain::Event::RollApplied { snapshot }),
-            None => {
-                let name = slot.writer.log.name();
-                tracing::error!(partition = name, "the writer's state is not that of the chain's end");
-                self.step(at, chain::Event::Deposed);
-            }
-        }
-    }
-
-    fn expire_waiting(&mut self, at: usize) {
-        let now = self.now.millis;
-        let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) else { return };
-        if slot.waiting_until.is_none_or(|until| until > now) {
-            return;
-        }
-        let name = slot.writer.log.name();
-        let failure = slot.shortage.as_ref().map_or_else(
-            || {
-                Failure::new(
-                    ErrorReason::NotEnoughBookies,
-                    format!("{name}: no ledger could be opened in time"),
-                )
-            },
-            |cause| Failure::new(shortage_reason(cause), format!("{name}: {cause}; try again")),
-        );
-        let (expired, waiting): (VecDeque<_>, _) =
-            std::mem::take(&mut slot.waiting).into_iter().partition(|piece| piece.deadline <= now);
-        slot.waiting = waiting;
-        slot.waiting_until = slot.waiting.iter().map(|piece| piece.deadline).min();
-        expired.into_iter().for_each(|piece| piece.reply.end(Err(failure.clone())));
+        self.with(at, |leader, now, effects| leader.rolled(now, result, effects));
     }
 
     fn close(&mut self) {
         self.closing = true;
-        for at in 0..self.slots.len() {
-            let Some(slot) = self.slots[at].as_mut() else { continue };
-            let waiting = std::mem::take(&mut slot.waiting);
-            waiting.into_iter().for_each(|piece| piece.reply.end(Err(failure::shutting_down())));
-            self.step(at, chain::Event::Close);
-        }
+        self.with_all(Leader::close);
     }
 
     fn remove(&mut self, at: usize, standing: Standing) {
-        let Some(slot) = self.slots.get_mut(at).and_then(Option::take) else { return };
-        let log = &slot.writer.log;
+        let Some(Slot { leader, target, .. }) = self.slots.get_mut(at).and_then(Option::take) else { return };
+        let (log, epoch) = (Arc::clone(leader.log()), leader.epoch());
         self.free.push(at);
         self.index.remove(&log.id);
         self.ledgers.retain(|_, owner| *owner != at);
-        log.stopped(standing);
-        if let Some(spare) = slot.reserved {
-            self.pool.put_back(slot.target, spare);
-        }
-        let name = log.name();
-        for piece in slot.waiting {
-            piece.reply.end(Err(failure::not_leader(&name)));
+        if let Some(spare) = leader.stop(standing) {
+            self.pool.put_back(target, spare);
         }
         if standing == Standing::Deposed && !self.closing {
-            tracing::warn!(partition = name, epoch = %slot.leadership.epoch, "deposed");
+            tracing::warn!(partition = log.name(), %epoch, "deposed");
             self.deposed.add(log.id);
         }
     }
@@ -705,21 +477,6 @@ impl Shard {
     fn find(&self, partition: PartitionId, epoch: Epoch) -> Option<usize> {
         let &at = self.index.get(&partition)?;
         let slot = self.slots.get(at)?.as_ref()?;
-        (slot.leadership.epoch == epoch).then_some(at)
-    }
-
-    fn arm(&mut self, at: usize) {
-        if let Some(slot) = self.slots.get_mut(at).and_then(Option::as_mut) {
-            let due = slot.due();
-            self.timers.arm(at, due, &mut slot.armed);
-        }
-    }
-}
-
-const fn shortage_reason(cause: &NoLedger) -> ErrorReason {
-    match cause {
-        NoLedger::Bookies { .. } | NoLedger::Refused(_) => ErrorReason::NotEnoughBookies,
-        NoLedger::Full { .. } => ErrorReason::StorageFull,
-        NoLedger::Store(_) => ErrorReason::MetadataUnavailable,
+        (slot.leader.epoch() == epoch).then_some(at)
     }
 }

@@ -3,27 +3,26 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use quire_broker::leadership::promotion::{self, Event};
+use quire_broker::leadership::take_over::{self, Taken};
 use quire_broker::log::PartitionLog;
+use quire_broker::shard::leader::{self, RollResult};
 use quire_broker::shard::writer::Now;
 use quire_broker::topic::{Topic, TopicConfig};
 use quire_ledger::chain;
 use quire_ledger::clock::Millis;
-use quire_ledger::fault::{self, Fault};
 use quire_ledger::message::{Append, Request, Response};
 use quire_ledger::replica::RequestId;
 use quire_metadata::key::Keys;
-use quire_metadata::ledger::LedgerMetadata;
 use quire_metadata::operation::{self, Operation, Outcome};
-use quire_metadata::operations::recovery::StepRefused;
-use quire_metadata::operations::roll::{RollRefused, Rolled};
-use quire_metadata::operations::take_over::{TakeOver, TakenOver};
-use quire_metadata::partition::{Leadership, Partition};
+use quire_metadata::operations::roll::RollRefused;
+use quire_metadata::partition::Partition;
 use quire_metadata::process::Process;
 use quire_metadata::store::{Store, StoreError};
 use quire_metadata::topic::TopicName;
-use quire_metadata::typed::Versioned;
-use quire_metadata::view::{self, PartitionView};
-use quire_proto::id::{BookieId, LedgerId, PartitionId};
+use quire_metadata::typed::{Typed, Versioned};
+use quire_metadata::view;
+use quire_proto::id::{BookieId, Epoch, LedgerId, PartitionId};
 
 use super::client::{Produce, Produced, Refused};
 use super::gate::{Answer, Ask, Gate, Tasks};
@@ -75,7 +74,7 @@ struct Calling {
 /// What a call is for.
 #[derive(Clone, Debug)]
 pub enum Purpose {
-    Slot(PartitionNumber, Asked),
+    Slot(PartitionNumber, Option<Epoch>, Asked),
     Create(LedgerId),
     Read(u64),
 }
@@ -83,12 +82,18 @@ pub enum Purpose {
 /// What a task of a broker came to.
 #[derive(Debug)]
 pub enum Done {
-    TakenOver(PartitionNumber, Result<Box<(PartitionView, TakenOver)>, StoreError>),
-    Rolled(PartitionNumber, Box<Result<Outcome<Rolled, RollRefused>, StoreError>>),
-    Stepped(PartitionNumber, Result<Outcome<Versioned<LedgerMetadata>, StepRefused>, StoreError>),
-    LedgerRead(PartitionNumber, Result<Option<Versioned<LedgerMetadata>>, StoreError>),
+    TakenOver(PartitionNumber, Result<Box<Taken>, StoreError>),
+    /// For the slot that asked, while it has this epoch.
+    Slot(PartitionNumber, Option<Epoch>, ForSlot),
     Probed(Millis),
     Block(Result<quire_metadata::operations::ids::HeldBlock, StoreError>),
+}
+
+/// What a task for a slot came to.
+#[derive(Debug)]
+pub enum ForSlot {
+    Rolled(Box<RollResult>),
+    Promotion(Box<Event>),
 }
 
 impl World {
@@ -266,7 +271,11 @@ impl World {
                 let numbers: Vec<_> = self.brokers[at].slots.keys().copied().collect();
                 for number in numbers {
                     if let Some(slot) = self.brokers[at].slots.get_mut(&number) {
-                        slot.metadata_answered(now, sent, &mut out);
+                        slot.leader_step(
+                            now,
+                            |leader, now, effects| leader.metadata_answered(now, sent, effects),
+                            &mut out,
+                        );
                     }
                     self.effects(at, number, std::mem::take(&mut out))?;
                 }
@@ -275,42 +284,35 @@ impl World {
             Done::TakenOver(number, result) => {
                 let Some(slot) = self.brokers[at].slots.get_mut(&number) else { return Ok(()) };
                 match result {
-                    Ok(taken) => {
-                        let (view, taken) = *taken;
-                        slot.taken_over(now, &view, taken, &mut out);
-                    }
+                    Ok(taken) => slot.taken_over(now, *taken, &mut out),
                     Err(error) => {
-                        note!(self, "broker {at} did not take partition {number} over: {error}");
-                        let Some(slot) = self.brokers[at].slots.get_mut(&number) else { return Ok(()) };
                         slot.not_taken_over(&mut out);
+                        note!(self, "broker {at} did not take partition {number} over: {error}");
                     }
                 }
                 number
             }
-            Done::Rolled(number, result) => {
-                note!(self, "broker {at} rolled partition {number}: {}", brief(&result));
-                let Some(slot) = self.brokers[at].slots.get_mut(&number) else { return Ok(()) };
-                slot.rolled(now, *result, &mut out);
-                number
-            }
-            Done::Stepped(number, result) => {
-                let Some(slot) = self.brokers[at].slots.get_mut(&number) else { return Ok(()) };
-                match result {
-                    Ok(outcome) => slot.stepped(now, outcome, &mut out),
-                    Err(_) => slot.not_taken_over(&mut out),
+            Done::Slot(number, epoch, done) => {
+                if let ForSlot::Rolled(result) = &done {
+                    note!(self, "broker {at} rolled partition {number}: {}", brief(result));
+                    if matches!(&**result, Ok(Outcome::Lost(RollRefused::BlockReleased))) {
+                        self.hits.hit("a roll found its block released");
+                    }
                 }
-                number
-            }
-            Done::LedgerRead(number, result) => {
-                let Some(slot) = self.brokers[at].slots.get_mut(&number) else { return Ok(()) };
-                match result {
-                    Ok(found) => slot.ledger_read(now, found, &mut out),
-                    Err(_) => slot.not_taken_over(&mut out),
+                let Some(slot) = self.slot_of(at, number, epoch) else { return Ok(()) };
+                match done {
+                    ForSlot::Rolled(result) => slot.rolled(now, *result, &mut out),
+                    ForSlot::Promotion(event) => slot.promotion_step(now, *event, &mut out),
                 }
                 number
             }
         };
         self.effects(at, number, out)
+    }
+
+    /// The slot, unless it has been taken over anew since it had this epoch.
+    fn slot_of(&mut self, at: usize, number: PartitionNumber, epoch: Option<Epoch>) -> Option<&mut Slot> {
+        self.brokers[at].slots.get_mut(&number).filter(|slot| slot.epoch() == epoch)
     }
 
     /// Carries out what a slot wants, and answers what it answered.
@@ -322,16 +324,19 @@ impl World {
         let mut over = false;
         for effect in effects {
             match effect {
-                Effect::Send(bookie, append) => {
+                Effect::Leader(leader::Effect::Send { bookie, append })
+                | Effect::Promotion(promotion::Effect::Append { bookie, append }) => {
                     if !self.send_append(at, bookie, append) && !broken.contains(&bookie) {
                         broken.push(bookie);
                     }
                 }
-                Effect::Call(bookie, request, asked) => {
-                    self.call(at, bookie, request, Purpose::Slot(number, asked))?;
+                Effect::Leader(effect) => self.leader_effect(at, number, effect)?,
+                Effect::Promotion(effect) => self.promotion_effect(at, number, effect)?,
+                Effect::Note(what, more) => {
+                    self.hits.hit(what);
+                    note!(self, "broker {at}, partition {number}: {what} {more}");
                 }
                 Effect::Over => over = true,
-                effect => self.effect(at, number, effect)?,
             }
         }
         self.answer_replies(at, number)?;
@@ -350,13 +355,18 @@ impl World {
         Ok(())
     }
 
-    fn effect(&mut self, at: usize, number: PartitionNumber, effect: Effect) -> Checked {
+    fn leader_effect(&mut self, at: usize, number: PartitionNumber, effect: leader::Effect) -> Checked {
         let broker = &mut self.brokers[at];
+        let epoch = broker.slots.get(&number).and_then(Slot::epoch);
         let (gate, keys) = (broker.gate.clone(), self.keys.clone());
         match effect {
-            Effect::NeedLedger => return self.need_ledger(at, number),
-            Effect::ReturnLedger(spare) => broker.pool.put_back(spare),
-            Effect::ProbeMetadata => {
+            leader::Effect::AskState { bookie, ledger } => {
+                let purpose = Purpose::Slot(number, epoch, Asked::State(ledger));
+                return self.call(at, bookie, Request::State { ledger }, purpose);
+            }
+            leader::Effect::RequestLedger => return self.need_ledger(at, number),
+            leader::Effect::ReturnLedger(spare) => broker.pool.put_back(spare),
+            leader::Effect::ProbeMetadata => {
                 let sent = Millis(self.scheduler.now() / 1000);
                 if std::mem::replace(&mut broker.probing, true) {
                     return Ok(());
@@ -366,51 +376,90 @@ impl World {
                     Done::Probed(sent)
                 });
             }
-            Effect::Roll(roll) => {
+            leader::Effect::Roll(roll) => {
                 self.hits.hit("a roll");
                 self.brokers[at].tasks.start(async move {
                     let result = settle(&gate, &keys, &*roll).await;
-                    Done::Rolled(number, Box::new(result))
+                    Done::Slot(number, epoch, ForSlot::Rolled(Box::new(result)))
                 });
             }
-            Effect::Step(step) => {
-                broker.tasks.start(async move { Done::Stepped(number, settle(&gate, &keys, &*step).await) });
-            }
-            Effect::ReadLedger(ledger) => {
-                broker
-                    .tasks
-                    .start(async move { Done::LedgerRead(number, view::ledger(&gate, &keys, ledger).await) });
-            }
-            Effect::NameTargets(count) => return self.name_targets(at, number, count),
-            Effect::Note(what, more) => {
-                self.hits.hit(what);
-                note!(self, "broker {at}, partition {number}: {what} {more}");
-                return Ok(());
-            }
-            Effect::Send(..) | Effect::Call(..) | Effect::Over => {}
+            // The slot has seen to these.
+            leader::Effect::Send { .. }
+            | leader::Effect::Rolled { .. }
+            | leader::Effect::Committed(_)
+            | leader::Effect::GaveUp { .. }
+            | leader::Effect::Alarm(_)
+            | leader::Effect::Ended => {}
         }
         self.poll(at)
     }
 
-    fn name_targets(&mut self, at: usize, number: PartitionNumber, count: usize) -> Checked {
-        let Some(slot) = self.brokers[at].slots.get(&number) else { return Ok(()) };
-        let named = slot.named();
-        let mut outside: Vec<_> = self
-            .bookies
-            .iter()
-            .filter(|bookie| bookie.is_up() && !named.contains(&bookie.id))
-            .map(|bookie| bookie.id)
-            .collect();
-        outside.truncate(count);
-        self.hits.hit("targets were asked for");
-        if !outside.is_empty() {
-            self.hits.hit("targets were named");
+    fn promotion_effect(&mut self, at: usize, number: PartitionNumber, effect: promotion::Effect) -> Checked {
+        let id = self.partition(number);
+        let broker = &mut self.brokers[at];
+        let epoch = broker.slots.get(&number).and_then(Slot::epoch);
+        let (gate, keys) = (broker.gate.clone(), self.keys.clone());
+        let done = move |event| Done::Slot(number, epoch, ForSlot::Promotion(Box::new(event)));
+        match effect {
+            promotion::Effect::Call { bookie, request } => {
+                let purpose = Purpose::Slot(number, epoch, Asked::Promotion(request.clone()));
+                return self.call(at, bookie, request, purpose);
+            }
+            promotion::Effect::Step(step) => {
+                broker.tasks.start(async move {
+                    done(settle(&gate, &keys, &*step).await.map_or(Event::Failed, Event::Stepped))
+                });
+            }
+            promotion::Effect::ReadLedger(ledger) => {
+                broker.tasks.start(async move {
+                    done(read(&gate, &keys.ledger(ledger)).await.map_or(Event::Failed, Event::Ledger))
+                });
+            }
+            promotion::Effect::ReadEpoch => {
+                broker.tasks.start(async move {
+                    let found = read::<Partition>(&gate, &keys.partition(id)).await;
+                    let epoch = found.map(|found| found.map(|found| found.value.epoch));
+                    done(epoch.map_or(Event::Failed, Event::Epoch))
+                });
+            }
+            promotion::Effect::ChooseTargets { count, except } => {
+                return self.choose_targets(at, number, count, &except);
+            }
+            // The slot has seen to these.
+            promotion::Effect::Append { .. }
+            | promotion::Effect::Blocked(_)
+            | promotion::Effect::ReadFailed(_)
+            | promotion::Effect::Alarm(_)
+            | promotion::Effect::Recovered(_)
+            | promotion::Effect::Promoted(_)
+            | promotion::Effect::Deposed => {}
         }
+        self.poll(at)
+    }
+
+    fn promotion_step(&mut self, at: usize, number: PartitionNumber, event: Event) -> Checked {
+        let now = self.clock();
         let mut out = Vec::new();
         if let Some(slot) = self.brokers[at].slots.get_mut(&number) {
-            slot.name_targets(outside, &mut out);
+            slot.promotion_step(now, event, &mut out);
         }
         self.effects(at, number, out)
+    }
+
+    fn choose_targets(
+        &mut self,
+        at: usize,
+        number: PartitionNumber,
+        count: usize,
+        except: &[BookieId],
+    ) -> Checked {
+        let usable = self.bookies.iter().filter(|bookie| bookie.is_up() && !except.contains(&bookie.id));
+        let chosen: Vec<_> = usable.map(|bookie| bookie.id).take(count).collect();
+        self.hits.hit("targets were asked for");
+        if !chosen.is_empty() {
+            self.hits.hit("targets were named");
+        }
+        self.promotion_step(at, number, Event::Targets(chosen))
     }
 
     fn slot_over(&mut self, at: usize, number: PartitionNumber) -> Checked {
@@ -431,13 +480,14 @@ impl World {
         Ok(())
     }
 
-    /// What a slot that ends has not answered ends as unknown.
+    /// What a slot that ends has not answered fails.
     fn fail_replies(&mut self, at: usize, number: PartitionNumber) -> Checked {
-        self.answer_replies(at, number)?;
-        if let Some(slot) = self.brokers[at].slots.get_mut(&number) {
-            slot.end();
+        let broker = &mut self.brokers[at];
+        broker.pool.forget(number);
+        if let Some(spare) = broker.slots.get_mut(&number).and_then(Slot::stop) {
+            broker.pool.put_back(spare);
         }
-        Ok(())
+        self.answer_replies(at, number)
     }
 
     /// Sends an answer to a producer. That is the moment at which it must be
@@ -527,9 +577,9 @@ impl World {
     ) -> Checked {
         let now = self.clock();
         match purpose {
-            Purpose::Slot(number, asked) => {
+            Purpose::Slot(number, epoch, asked) => {
                 let mut out = Vec::new();
-                if let Some(slot) = self.brokers[at].slots.get_mut(&number) {
+                if let Some(slot) = self.slot_of(at, number, epoch) {
                     slot.answered(now, bookie, asked, result, &mut out);
                 }
                 self.effects(at, number, out)
@@ -696,7 +746,7 @@ impl World {
         let now = self.clock();
         let mut out = Vec::new();
         if let Some(slot) = self.brokers[at].slots.get_mut(&number) {
-            slot.nudge(now, event, &mut out);
+            slot.chain_step(now, event, &mut out);
         }
         self.effects(at, number, out)
     }
@@ -710,12 +760,11 @@ impl World {
         for number in creation.wanted_by {
             let mut out = Vec::new();
             let spare = self.brokers[at].pool.take();
-            if let Some(slot) = self.brokers[at].slots.get_mut(&number) {
-                match spare {
-                    Some(spare) => slot.ledger_ready(now, spare, &mut out),
-                    None => slot.no_ledger(now, &mut out),
-                }
-            } else if let Some(spare) = spare {
+            let unused = match (self.brokers[at].slots.get_mut(&number), spare) {
+                (Some(slot), Some(spare)) => slot.ledger_ready(now, spare, &mut out),
+                (_, spare) => spare,
+            };
+            if let Some(spare) = unused {
                 self.brokers[at].pool.put_back(spare);
             }
             self.effects(at, number, out)?;
@@ -724,7 +773,7 @@ impl World {
     }
 }
 
-fn brief(result: &Result<Outcome<Rolled, RollRefused>, StoreError>) -> String {
+fn brief(result: &RollResult) -> String {
     match result {
         Ok(Outcome::Done(rolled)) => {
             format!("opened {:?}", rolled.opened.as_ref().map(|opened| opened.segment.ledger.0))
@@ -749,6 +798,16 @@ async fn settle<O: Operation>(
     }
 }
 
+/// Reads one value, however long the store is away.
+async fn read<T: Typed>(store: &Gate, key: &str) -> Result<Option<Versioned<T>>, StoreError> {
+    loop {
+        match view::get(store, key).await {
+            Err(error) if error.is_retryable() => {}
+            read => return read,
+        }
+    }
+}
+
 /// T1 and T2.
 async fn take_over(
     store: Gate,
@@ -756,29 +815,11 @@ async fn take_over(
     process: Process,
     topic: TopicName,
     id: PartitionId,
-) -> Result<(PartitionView, TakenOver), StoreError> {
+) -> Result<Taken, StoreError> {
     let gone = || StoreError::Invalid("the topic is gone".to_owned());
     let topic = view::topic(&store, &keys, &topic).await?.ok_or_else(gone)?;
-    let view = view::partition(&store, &keys, id).await?;
-    if let Some(resumed) = resumed(&view, &process) {
-        return Ok((view, resumed));
-    }
-    let candidates = vec![view.candidate(topic)];
+    let (mut left, mut done) = (vec![id], Vec::new());
+    take_over::attempt(&store, &keys, &process, &topic, &mut left, &mut done).await?;
     let overtaken = || StoreError::Unavailable("another took the partition over".to_owned());
-    let operation = TakeOver::pack(&process, candidates).pop().ok_or_else(gone)?;
-    match settle(&store, &keys, &operation).await? {
-        Outcome::Done(taken) => taken.into_iter().next().map(|taken| (view, taken)).ok_or_else(overtaken),
-        Outcome::Lost(_) => Err(overtaken()),
-    }
-}
-
-/// Planted: an epoch that was read from the store is resumed by a broker of the
-/// same name.
-fn resumed(view: &PartitionView, process: &Process) -> Option<TakenOver> {
-    let Versioned { value: Partition { epoch, leader }, revision } = view.partition.clone()?;
-    let same = leader.is_some_and(|leader| leader.broker == process.broker);
-    (fault::planted(Fault::EpochResumed) && same).then(|| TakenOver {
-        leadership: Leadership { partition: view.id, epoch, minted: revision },
-        last: view.chain.last().map(|link| link.ledger.clone()),
-    })
+    done.pop().ok_or_else(overtaken)
 }

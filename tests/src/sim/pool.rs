@@ -2,7 +2,9 @@
 //! their replicas before anybody names them (B2), some ahead of need.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
+use quire_broker::pool::{NoLedger, Spare};
 use quire_ledger::ensemble::Ensemble;
 use quire_ledger::message::{Refusal, Request, Response};
 use quire_metadata::id_block::IdKind;
@@ -13,7 +15,6 @@ use quire_proto::id::{BookieId, LedgerId};
 use super::broker::{Done, Purpose};
 use super::history::PartitionNumber;
 use super::network::ProcessNumber;
-use super::slot::Spare;
 use super::violation::Checked;
 use super::world::{Happening, World, note};
 
@@ -56,6 +57,11 @@ impl Pool {
     /// A ledger that was not used.
     pub fn put_back(&mut self, spare: Spare) {
         self.spares.push_back(spare);
+    }
+
+    /// A partition wants no ledger any more.
+    pub fn forget(&mut self, number: PartitionNumber) {
+        self.wanted.remove(&number);
     }
 
     fn draw(&mut self) -> Option<(LedgerId, HeldBlock)> {
@@ -103,7 +109,8 @@ impl World {
             .map(|bookie| bookie.id)
             .collect();
         if usable.len() < self.plan.ack_quorum {
-            return self.no_ensemble(at);
+            let (available, needed) = (usable.len(), self.plan.ack_quorum);
+            return self.no_ensemble(at, &NoLedger::Bookies { available, needed });
         }
         for place in (1..usable.len()).rev() {
             let other = self.random.index(place + 1);
@@ -177,7 +184,7 @@ impl World {
 
     /// No ensemble is to be had now: who wants one is told, and the pool goes
     /// on trying.
-    fn no_ensemble(&mut self, at: usize) -> Checked {
+    fn no_ensemble(&mut self, at: usize, cause: &NoLedger) -> Checked {
         self.hits.hit("no ensemble was to be had");
         self.rest(at);
         let wanted: Vec<_> = self.brokers[at].pool.wanted.iter().copied().collect();
@@ -185,7 +192,7 @@ impl World {
         for number in wanted {
             let mut out = Vec::new();
             if let Some(slot) = self.brokers[at].slots.get_mut(&number) {
-                slot.no_ledger(now, &mut out);
+                slot.no_ledger(now, cause.clone(), &mut out);
             } else {
                 self.brokers[at].pool.wanted.remove(&number);
             }
@@ -231,7 +238,7 @@ impl World {
             self.rest(at);
             return self.serve_pool(at);
         }
-        pool.spares.push_back(Spare { ledger, ensemble: creating.ensemble, block: creating.block });
+        pool.spares.push_back(Spare { ledger, ensemble: creating.ensemble, block: Arc::new(creating.block) });
         self.serve_pool(at)
     }
 }

@@ -1,0 +1,303 @@
+//! Drives the promotion of one partition: carries out what the machine asks for
+//! until the partition can be led.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
+use quire_ledger::link::{AppendSink, BookieLink};
+use quire_ledger::message::{Append, AppendEvent};
+use quire_metadata::operations::recovery::RecoveryStep;
+use quire_metadata::partition::Partition;
+use quire_metadata::store::StoreError;
+use quire_metadata::typed::{Typed, Versioned};
+use quire_metadata::view;
+use quire_proto::id::BookieId;
+use rand::seq::SliceRandom;
+use tokio::sync::{Notify, watch};
+
+use crate::context::{Backoff, Context};
+use crate::leadership::promotion::{Effect, Event, Promoted, Promotion};
+use crate::leadership::scan::ReadFailed;
+use crate::log::cold;
+
+/// What an operator can see of a recovery that waits, and tell it.
+#[derive(Debug, Default)]
+pub struct Patience {
+    blocked: Mutex<Option<String>>,
+    accept_loss: watch::Sender<bool>,
+}
+
+impl Patience {
+    /// Why the recovery cannot go on, if it cannot.
+    #[must_use]
+    pub fn blocked(&self) -> Option<String> {
+        self.blocked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The operator accepts that entries may be lost.
+    pub fn accept_loss(&self) {
+        self.accept_loss.send_replace(true);
+    }
+
+    fn set_blocked(&self, blocked: Option<String>) {
+        *self.blocked.lock().unwrap_or_else(PoisonError::into_inner) = blocked;
+    }
+}
+
+/// Append events of the copies, until the machine takes them.
+#[derive(Debug, Default)]
+struct Mailbox {
+    events: Mutex<HashMap<BookieId, Vec<AppendEvent>>>,
+    broken: Mutex<Vec<BookieId>>,
+    wake: Notify,
+}
+
+impl AppendSink for Mailbox {
+    fn deliver(&self, bookie: BookieId, event: AppendEvent) {
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = events.entry(bookie).or_default();
+        // One ledger only: a later length tells what an earlier one did.
+        if matches!(event, AppendEvent::Durable(_)) {
+            events.retain(|event| !matches!(event, AppendEvent::Durable(_)));
+        }
+        events.push(event);
+        self.wake.notify_one();
+    }
+
+    fn broken(&self, bookie: BookieId) {
+        self.broken.lock().unwrap_or_else(PoisonError::into_inner).push(bookie);
+        self.wake.notify_one();
+    }
+}
+
+/// What work that was started came to.
+enum Done {
+    Event(Event),
+    Linked(BookieId, Option<Arc<dyn BookieLink>>),
+}
+
+/// One promotion under way.
+struct Driver {
+    context: Arc<Context>,
+    promotion: Promotion,
+    patience: Arc<Patience>,
+    mailbox: Arc<Mailbox>,
+    links: HashMap<BookieId, Option<Arc<dyn BookieLink>>>,
+    work: FuturesUnordered<BoxFuture<'static, Done>>,
+}
+
+/// Brings a partition from taken over to ready to be led; `None` when another
+/// leads it. A recovery that is blocked waits on. Not cancel-safe: a promotion
+/// that was dropped is begun anew by another take-over.
+pub async fn promote(
+    context: Arc<Context>,
+    promotion: Promotion,
+    patience: Arc<Patience>,
+) -> Option<Box<Promoted>> {
+    let driver = Driver {
+        context,
+        promotion,
+        patience,
+        mailbox: Arc::default(),
+        links: HashMap::new(),
+        work: FuturesUnordered::new(),
+    };
+    driver.run().await
+}
+
+impl Driver {
+    async fn run(mut self) -> Option<Box<Promoted>> {
+        let mut effects = Vec::new();
+        let mut accept_loss = self.patience.accept_loss.subscribe();
+        if let Some(ledger) = self.promotion.unsealed() {
+            tracing::info!(partition = self.promotion.log().name(), %ledger, "recovering the last ledger");
+            metrics::counter!("quire_broker_recoveries_total").increment(1);
+        }
+        self.promotion.start(self.context.clock.now(), &mut effects);
+        loop {
+            for effect in effects.drain(..) {
+                match effect {
+                    Effect::Promoted(promoted) => return self.finish(Some(promoted)),
+                    Effect::Deposed => return self.finish(None),
+                    effect => self.carry_out(effect),
+                }
+            }
+            self.patience.set_blocked(self.promotion.blocked().map(ToString::to_string));
+            let events = self.wait(&mut accept_loss).await;
+            let now = self.context.clock.now();
+            events.into_iter().for_each(|event| self.promotion.step(now, event, &mut effects));
+        }
+    }
+
+    fn finish(&self, promoted: Option<Box<Promoted>>) -> Option<Box<Promoted>> {
+        self.patience.set_blocked(None);
+        promoted
+    }
+
+    /// Starts what the machine asks for; what comes of it is an event.
+    fn carry_out(&mut self, effect: Effect) {
+        let context = Arc::clone(&self.context);
+        match effect {
+            Effect::Step(step) => self.work.push(settle(context, step).boxed()),
+            Effect::ReadLedger(ledger) => {
+                let key = context.keys.ledger(ledger);
+                self.read(key, Event::Ledger);
+            }
+            Effect::ReadEpoch => {
+                let key = context.keys.partition(self.promotion.log().id);
+                self.read(key, |found: Option<Versioned<Partition>>| {
+                    Event::Epoch(found.map(|found| found.value.epoch))
+                });
+            }
+            Effect::ChooseTargets { count, except } => {
+                let event = Event::Targets(self.choose_targets(count, &except));
+                self.work.push(async move { Done::Event(event) }.boxed());
+            }
+            Effect::Call { bookie, request } => {
+                let called = async move {
+                    let result = context.bookies.call(bookie, request.clone()).await;
+                    let result = result.map_err(|error| error.cause);
+                    Done::Event(Event::Called { bookie, request, result })
+                };
+                self.work.push(called.boxed());
+            }
+            Effect::Append { bookie, append } => self.append(bookie, append),
+            Effect::Blocked(blocked) => tracing::error!(%blocked, "a ledger cannot be recovered for now"),
+            Effect::ReadFailed(ReadFailed { ledger, bookie, cause, is_wrong: true, .. }) => {
+                cold::alarm(ledger, bookie, &cause);
+            }
+            Effect::ReadFailed(failed) => tracing::warn!(%failed, "the state cannot be restored yet"),
+            Effect::Alarm(alarm) => {
+                tracing::error!(partition = self.promotion.log().name(), %alarm, "recovery found something that must not be");
+            }
+            Effect::Recovered(ledger) => tracing::debug!(%ledger, "the last ledger is sealed"),
+            Effect::Promoted(_) | Effect::Deposed => {}
+        }
+    }
+
+    /// Reads one value, however long the store is away.
+    fn read<T: Typed + Send + 'static>(
+        &self,
+        key: String,
+        event: impl Fn(Option<Versioned<T>>) -> Event + Send + 'static,
+    ) {
+        let context = Arc::clone(&self.context);
+        let read = async move {
+            let mut backoff = Backoff::default();
+            loop {
+                match view::get(&*context.store, &key).await {
+                    Ok(found) => return Done::Event(event(found)),
+                    Err(error) => tracing::warn!(key, %error, "metadata cannot be read"),
+                }
+                backoff.pause().await;
+            }
+        };
+        self.work.push(read.boxed());
+    }
+
+    fn append(&mut self, bookie: BookieId, append: Append) {
+        let sent = match self.links.get(&bookie) {
+            Some(Some(link)) => link.append(append).is_ok(),
+            Some(None) => false,
+            None => {
+                self.connect(bookie);
+                false
+            }
+        };
+        if !sent {
+            self.work.push(async move { Done::Event(Event::LinkBroken { bookie }) }.boxed());
+        }
+    }
+
+    fn connect(&mut self, bookie: BookieId) {
+        self.links.insert(bookie, None);
+        let connector = self.context.bookies.connector();
+        let sink = Arc::clone(&self.mailbox);
+        self.work.push(
+            async move {
+                match connector.connect(bookie, sink).await {
+                    Ok(link) => Done::Linked(bookie, Some(link)),
+                    Err(error) => {
+                        tracing::debug!(%bookie, error = error.cause, "no link for a copy");
+                        Backoff::default().pause().await;
+                        Done::Linked(bookie, None)
+                    }
+                }
+            }
+            .boxed(),
+        );
+    }
+
+    /// Bookies that could be filled.
+    fn choose_targets(&self, count: usize, except: &[BookieId]) -> Vec<BookieId> {
+        let live = self.context.bookies.live();
+        let live = live.borrow();
+        let usable = live.iter().filter(|(bookie, live)| !live.read_only && !except.contains(bookie));
+        let mut targets: Vec<BookieId> = usable.map(|(bookie, _)| *bookie).collect();
+        targets.shuffle(&mut rand::rng());
+        targets.truncate(count);
+        targets
+    }
+
+    /// Waits for something to happen.
+    async fn wait(&mut self, accept_loss: &mut watch::Receiver<bool>) -> Vec<Event> {
+        let due = self.promotion.deadline().map(|due| self.context.clock.instant(due));
+        let tick = async {
+            match due {
+                Some(due) => tokio::time::sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            Some(done) = self.work.next() => vec![self.done(done)],
+            () = self.mailbox.wake.notified() => self.mail(),
+            Ok(()) = accept_loss.changed() => vec![Event::AcceptLoss],
+            () = tick => vec![Event::Tick],
+        }
+    }
+
+    fn done(&mut self, done: Done) -> Event {
+        match done {
+            Done::Event(event) => event,
+            Done::Linked(bookie, Some(link)) => {
+                self.links.insert(bookie, Some(link));
+                Event::LinkUp { bookie }
+            }
+            Done::Linked(bookie, None) => {
+                self.links.remove(&bookie);
+                Event::LinkBroken { bookie }
+            }
+        }
+    }
+
+    fn mail(&mut self) -> Vec<Event> {
+        let arrived =
+            std::mem::take(&mut *self.mailbox.events.lock().unwrap_or_else(PoisonError::into_inner));
+        let broken = std::mem::take(&mut *self.mailbox.broken.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut events: Vec<Event> = arrived
+            .into_iter()
+            .flat_map(|(bookie, events)| {
+                events.into_iter().map(move |event| Event::Appended { bookie, event })
+            })
+            .collect();
+        for bookie in broken {
+            self.links.remove(&bookie);
+            events.push(Event::LinkBroken { bookie });
+        }
+        events
+    }
+}
+
+async fn settle(context: Arc<Context>, step: Box<RecoveryStep>) -> Done {
+    let settled: Result<_, StoreError> = context.settle(&*step).await;
+    Done::Event(match settled {
+        Ok(outcome) => Event::Stepped(outcome),
+        Err(error) => {
+            tracing::error!(%error, "a recovery step cannot be carried out");
+            Event::Failed
+        }
+    })
+}

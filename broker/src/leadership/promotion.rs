@@ -511,3 +511,6 @@ fn view_of(ledger: &LedgerMetadata) -> Option<View> {
         },
     })
 }
+
+#[cfg(test)]
+mod tests;

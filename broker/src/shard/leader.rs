@@ -444,3 +444,6 @@ const fn shortage_reason(cause: &NoLedger) -> ErrorReason {
         NoLedger::Store(_) => ErrorReason::MetadataUnavailable,
     }
 }
+
+#[cfg(test)]
+mod tests;

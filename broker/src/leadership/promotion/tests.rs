@@ -1,0 +1,244 @@
+use quire_ledger::message::ReplicaState;
+use quire_ledger::record::{Header, Kind, Payload, Record};
+use quire_metadata::chain::{ChainSequence, Segment as Place};
+use quire_metadata::partition::Leadership;
+use quire_metadata::store::Revision;
+use quire_metadata::view::Link;
+use quire_proto::id::{EntryId, PartitionId, TopicId};
+use uuid::Uuid;
+
+use super::*;
+use crate::producer::Snapshot;
+use crate::topic::{Topic, TopicConfig};
+
+const MINE: Epoch = Epoch(2);
+
+fn bookie(n: u128) -> BookieId {
+    BookieId(Uuid::from_u128(n))
+}
+
+fn at(millis: u64) -> Now {
+    Now { millis: Millis(millis), wall_ms: 7 }
+}
+
+fn ledger(id: u64, state: LedgerState) -> Versioned<LedgerMetadata> {
+    let value = LedgerMetadata {
+        id: LedgerId(id),
+        owner: PartitionId::default(),
+        epoch: Epoch(1),
+        replicas: vec![bookie(1), bookie(2)],
+        ack_quorum: 1,
+        targets: Vec::new(),
+        former: Vec::new(),
+        state,
+        created_ms: 0,
+    };
+    Versioned { value, revision: Revision(5) }
+}
+
+fn sealed(next_offset: u64) -> LedgerState {
+    LedgerState::Sealed(Sealed {
+        end: EntryId(1),
+        next_offset: Offset(next_offset),
+        bytes: 1,
+        complete: vec![bookie(1), bookie(2)],
+        max_timestamp_ms: i64::MIN,
+        sealed_ms: 0,
+    })
+}
+
+/// Entry 0 of a ledger: a whole snapshot of the state below this offset.
+fn snapshot(ledger: u64, next_offset: u64) -> Record {
+    let snapshot = Snapshot {
+        next_offset: Offset(next_offset),
+        running_max_ms: 3,
+        producers: std::collections::HashMap::new(),
+    };
+    let payload: Payload = snapshot.encode(0).remove(0);
+    let len = u32::try_from(payload.len()).unwrap();
+    let header = Header {
+        kind: Kind::Append,
+        ledger: LedgerId(ledger),
+        own_epoch: Epoch(1),
+        epoch: Epoch(1),
+        entry: EntryId(0),
+        committed: EntryId(0),
+        prefix_len: len,
+        payload_len: len,
+        payload_crc: payload.crc(),
+    };
+    Record { header, payload }
+}
+
+/// A promotion of a partition whose chain begins at offset 4.
+struct Case {
+    promotion: Promotion,
+    effects: Vec<Effect>,
+}
+
+impl Case {
+    fn new(last: Option<Versioned<LedgerMetadata>>) -> Self {
+        let topic = Topic {
+            id: TopicId::default(),
+            name: "t".parse().unwrap(),
+            partitions: 1,
+            replicas: 2,
+            ack_quorum: 1,
+            config: TopicConfig::default(),
+        };
+        let id = PartitionId::default();
+        let chain = last.iter().map(|ledger| Link {
+            sequence: ChainSequence(0),
+            segment: Versioned {
+                value: Place { base_offset: Offset(4), ledger: ledger.value.id },
+                revision: Revision(5),
+            },
+            ledger: ledger.clone(),
+        });
+        let view = PartitionView { id, partition: None, chain: chain.collect(), revision: Revision(5) };
+        let leadership = Leadership { partition: id, epoch: MINE, minted: Revision(6) };
+        let log = PartitionLog::new(id, Arc::new(topic));
+        let taken = TakenOver { leadership, last };
+        let promotion = Promotion::new(log, &view, taken, Options::default());
+        let mut case = Self { promotion, effects: Vec::new() };
+        case.promotion.start(at(0), &mut case.effects);
+        case
+    }
+
+    fn step(&mut self, millis: u64, event: Event) {
+        self.promotion.step(at(millis), event, &mut self.effects);
+    }
+
+    /// The one request that is to be sent.
+    #[track_caller]
+    fn call(&mut self) -> (BookieId, Request) {
+        let mut effects = std::mem::take(&mut self.effects);
+        match (effects.pop(), effects.is_empty()) {
+            (Some(Effect::Call { bookie, request }), true) => (bookie, request),
+            other => panic!("not one request: {other:?}, {effects:?}"),
+        }
+    }
+
+    fn answer(&mut self, millis: u64, (bookie, request): (BookieId, Request), response: Response) {
+        self.step(millis, Event::Called { bookie, request, result: Ok(response) });
+    }
+
+    #[track_caller]
+    fn promoted(&mut self) -> Box<Promoted> {
+        match self.effects.pop() {
+            Some(Effect::Promoted(promoted)) => promoted,
+            other => panic!("it is not promoted: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn without_a_chain_nothing_is_read() {
+    let promoted = Case::new(None).promoted();
+    assert_eq!((promoted.restored.next_offset, promoted.restored.running_max_ms), (Offset(0), i64::MIN));
+    assert_eq!(promoted.log.standing(), (Standing::Recovering, MINE));
+}
+
+#[test]
+fn the_state_is_restored_from_any_replica() {
+    let mut case = Case::new(Some(ledger(9, sealed(4))));
+    let first = case.call();
+    case.answer(1, first.clone(), Response::Absent);
+    assert!(matches!(case.effects.remove(0), Effect::ReadFailed(failed) if !failed.is_last));
+    let second = case.call();
+    assert_ne!(second.0, first.0);
+    case.answer(2, second, Response::Entries(vec![snapshot(9, 4)]));
+    let promoted = case.promoted();
+    assert_eq!((promoted.restored.next_offset, promoted.restored.running_max_ms), (Offset(4), 3));
+    assert_eq!(promoted.last.map(|last| last.segment.ledger), Some(LedgerId(9)));
+}
+
+#[test]
+fn another_entry_is_not_taken_for_the_one_asked_for() {
+    let mut case = Case::new(Some(ledger(9, sealed(4))));
+    let first = case.call();
+    case.answer(1, first, Response::Entries(vec![snapshot(8, 4)]));
+    assert!(matches!(&case.effects[0], Effect::ReadFailed(failed) if failed.is_wrong));
+}
+
+#[test]
+fn a_state_that_ends_elsewhere_is_not_led_from() {
+    let mut case = Case::new(Some(ledger(9, sealed(6))));
+    let call = case.call();
+    case.answer(1, call, Response::Entries(vec![snapshot(9, 4)]));
+    let end = Alarm::End { ledger: LedgerId(9), found: Offset(4), expected: Offset(6) };
+    assert!(matches!(&case.effects[..], [Effect::Alarm(alarm), Effect::ReadEpoch] if *alarm == end));
+    assert!(case.promotion.deadline().is_some(), "it is read again");
+}
+
+#[test]
+fn when_no_replica_can_be_read_the_epoch_is_looked_at() {
+    for (epoch, goes_on) in [(Some(MINE), true), (Some(Epoch(3)), false), (None, false)] {
+        let mut case = Case::new(Some(ledger(9, sealed(4))));
+        let call = case.call();
+        case.answer(1, call, Response::Deleted);
+        case.effects.remove(0);
+        let call = case.call();
+        case.answer(1, call, Response::Unknown("no".to_owned()));
+        assert!(
+            matches!(&case.effects[..], [Effect::ReadFailed(failed), Effect::ReadEpoch] if failed.is_last)
+        );
+        case.effects.clear();
+        case.step(2, Event::Epoch(epoch));
+        if goes_on {
+            let due = case.promotion.deadline().expect("all are asked again");
+            case.step(due.0, Event::Tick);
+            case.call();
+        } else {
+            assert!(matches!(case.effects[..], [Effect::Deposed]), "{epoch:?}");
+            assert_eq!(case.promotion.log().standing().0, Standing::Deposed);
+        }
+    }
+}
+
+/// Fences the replicas of a ledger with one entry, up to the read for its seal.
+fn recovering() -> (Case, (BookieId, Request)) {
+    let mut case = Case::new(Some(ledger(9, LedgerState::Recovering(MINE))));
+    assert_eq!(case.promotion.unsealed(), Some(LedgerId(9)));
+    let state = ReplicaState { fence: MINE, durable: EntryId(1), committed: EntryId(1), certain: true };
+    for effect in std::mem::take(&mut case.effects) {
+        let Effect::Call { bookie, request: request @ Request::Fence { .. } } = effect else {
+            panic!("{effect:?} is no fence")
+        };
+        case.answer(1, (bookie, request), Response::Fenced(state));
+    }
+    let call = case.call();
+    assert!(matches!(call.1, Request::Read(read) if read.prefix), "{call:?}");
+    (case, call)
+}
+
+#[test]
+fn a_ledger_is_fenced_read_sealed_and_restored() {
+    let (mut case, call) = recovering();
+    case.answer(2, call, Response::Entries(vec![snapshot(9, 4)]));
+    assert!(matches!(&case.effects[..], [Effect::Step(_)]), "{:?}", case.effects);
+    case.effects.clear();
+    case.step(3, Event::Stepped(Outcome::Done(ledger(9, sealed(4)))));
+    assert!(matches!(case.effects.remove(0), Effect::Recovered(LedgerId(9))));
+    let call = case.call();
+    case.answer(4, call, Response::Entries(vec![snapshot(9, 4)]));
+    let promoted = case.promoted();
+    assert_eq!((promoted.segments.len(), promoted.segments[0].end), (1, EntryId(1)));
+}
+
+#[test]
+fn a_recovery_ends_when_another_leads() {
+    for event in [
+        Event::Stepped(Outcome::Lost(StepRefused::Deposed)),
+        Event::Failed,
+        Event::Ledger(None),
+        Event::Ledger(Some(ledger(9, LedgerState::Recovering(Epoch(3))))),
+    ] {
+        let (mut case, call) = recovering();
+        case.step(2, event);
+        assert!(matches!(case.effects[..], [Effect::Deposed]), "{:?}", case.effects);
+        case.effects.clear();
+        case.answer(3, call, Response::Entries(vec![snapshot(9, 4)]));
+        assert!(case.effects.is_empty(), "nothing follows");
+    }
+}

@@ -22,11 +22,13 @@ pub fn unknown_partition(topic: &str, partition: u32, partitions: u32) -> Failur
     )
 }
 
-pub fn not_ready(partition: &str) -> Failure {
-    Failure::new(
-        ErrorReason::NotReady,
-        format!("{partition}: this broker is taking the partition over, try again"),
-    )
+/// `waiting`: what that waits for, if it does.
+pub fn not_ready(partition: &str, waiting: Option<&str>) -> Failure {
+    let what = match waiting {
+        None => "this broker is taking the partition over, try again".to_owned(),
+        Some(waiting) => format!("this broker cannot take the partition over yet: {waiting}"),
+    };
+    Failure::new(ErrorReason::NotReady, format!("{partition}: {what}"))
 }
 
 pub fn not_leader(partition: &str) -> Failure {

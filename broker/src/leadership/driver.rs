@@ -19,22 +19,22 @@ use rand::seq::SliceRandom;
 use tokio::sync::{Notify, watch};
 
 use crate::context::{Backoff, Context};
-use crate::leadership::promotion::{Effect, Event, Promoted, Promotion};
+use crate::leadership::promotion::{Effect, Event, Promoted, Promotion, Waiting};
 use crate::leadership::scan::ReadFailed;
 use crate::log::cold;
 
-/// What an operator can see of a recovery that waits, and tell it.
+/// What an operator can see of a promotion that waits, and tell it.
 #[derive(Debug, Default)]
 pub struct Patience {
-    blocked: Mutex<Option<String>>,
+    waiting: Mutex<Option<Waiting>>,
     accept_loss: watch::Sender<bool>,
 }
 
 impl Patience {
-    /// Why the recovery cannot go on, if it cannot.
+    /// Why the promotion cannot go on, if it cannot.
     #[must_use]
-    pub fn blocked(&self) -> Option<String> {
-        self.blocked.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn waiting(&self) -> Option<Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The operator accepts that entries may be lost.
@@ -42,8 +42,8 @@ impl Patience {
         self.accept_loss.send_replace(true);
     }
 
-    fn set_blocked(&self, blocked: Option<String>) {
-        *self.blocked.lock().unwrap_or_else(PoisonError::into_inner) = blocked;
+    fn set(&self, waiting: Option<Waiting>) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
     }
 }
 
@@ -125,7 +125,7 @@ impl Driver {
                     effect => self.carry_out(effect),
                 }
             }
-            self.patience.set_blocked(self.promotion.blocked().map(ToString::to_string));
+            self.tell(self.promotion.waiting());
             let events = self.wait(&mut accept_loss).await;
             let now = self.context.clock.now();
             events.into_iter().for_each(|event| self.promotion.step(now, event, &mut effects));
@@ -133,8 +133,18 @@ impl Driver {
     }
 
     fn finish(&self, promoted: Option<Box<Promoted>>) -> Option<Box<Promoted>> {
-        self.patience.set_blocked(None);
+        self.tell(None);
         promoted
+    }
+
+    /// Tells operators and clients what this waits for.
+    fn tell(&self, waiting: Option<Waiting>) {
+        if self.patience.waiting() != waiting {
+            self.promotion.log().set_stuck(waiting.as_ref().map(|waiting| {
+                format!("{waiting}; if that copy is gone for good: quire ledger recover {}", waiting.ledger())
+            }));
+            self.patience.set(waiting);
+        }
     }
 
     /// Starts what the machine asks for; what comes of it is an event.

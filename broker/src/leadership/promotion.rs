@@ -31,7 +31,7 @@ use quire_metadata::view::PartitionView;
 use quire_proto::fault::{Fault, planted};
 use quire_proto::id::{BookieId, Epoch, LedgerId, Offset};
 
-use crate::leadership::scan::{self, ReadFailed, Scan};
+use crate::leadership::scan::{self, ReadFailed, Scan, Unreadable};
 use crate::log::PartitionLog;
 use crate::log::partition::{Segment, Standing};
 use crate::shard::writer::{Now, Restored};
@@ -111,6 +111,28 @@ pub enum Effect {
     Promoted(Box<Promoted>),
     /// The last effect: another leads, or will.
     Deposed,
+}
+
+/// Why a promotion cannot go on for now. It keeps trying.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Waiting {
+    /// The last ledger cannot be sealed.
+    #[error(transparent)]
+    Recovery(Blocked),
+    /// The state cannot be restored.
+    #[error(transparent)]
+    Restoring(Unreadable),
+}
+
+impl Waiting {
+    /// The ledger that it is about.
+    #[must_use]
+    pub const fn ledger(&self) -> LedgerId {
+        match self {
+            Self::Recovery(blocked) => blocked.ledger(),
+            Self::Restoring(unreadable) => unreadable.ledger,
+        }
+    }
 }
 
 /// What must not be.
@@ -196,12 +218,13 @@ impl Promotion {
         last.ledger.value.sealed().is_none().then_some(last.segment.ledger)
     }
 
-    /// Why the recovery cannot go on for now.
+    /// Why it cannot go on for now.
     #[must_use]
-    pub fn blocked(&self) -> Option<&Blocked> {
+    pub fn waiting(&self) -> Option<Waiting> {
         match &self.phase {
-            Phase::Recovering(recovering) => recovering.machine.blocked(),
-            Phase::New | Phase::Restoring { .. } | Phase::Over => None,
+            Phase::Recovering(recovering) => recovering.machine.blocked().cloned().map(Waiting::Recovery),
+            Phase::Restoring { scan, .. } => scan.unreadable().cloned().map(Waiting::Restoring),
+            Phase::New | Phase::Over => None,
         }
     }
 
@@ -263,12 +286,22 @@ impl Promotion {
                 self.recovery_step(now, recovery::Event::LinkBroken { bookie }, effects);
             }
             Event::LinkUp { bookie } => self.recovery_step(now, recovery::Event::LinkUp { bookie }, effects),
-            Event::AcceptLoss => self.recovery_step(now, recovery::Event::AcceptLoss, effects),
+            Event::AcceptLoss => self.accept_loss(now, effects),
             Event::Tick => {
                 self.recovery_step(now, recovery::Event::Tick, effects);
                 self.scan_on(now, effects);
             }
         }
+    }
+
+    /// What a seal says must be read from every entry: only what is restored may
+    /// be known in part.
+    fn accept_loss(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        if let Phase::Restoring { scan, .. } = &mut self.phase {
+            scan.accept_loss();
+            return self.scan_on(now, effects);
+        }
+        self.recovery_step(now, recovery::Event::AcceptLoss, effects);
     }
 
     fn depose(&mut self, effects: &mut Vec<Effect>) {
@@ -460,11 +493,12 @@ impl Promotion {
 
     fn restore_as_scanned(&mut self, now: Now, effects: &mut Vec<Effect>) {
         let Phase::Restoring { left, scan } = std::mem::replace(&mut self.phase, Phase::Over) else { return };
-        let Some(restored) = scan.into_headers().restored else {
+        let headers = scan.into_headers();
+        let Some(restored) = headers.restored else {
             return self.scan_segment_before(now, left - 1, effects);
         };
         let (found, expected) = (restored.next_offset, self.next_offset());
-        if found == expected || planted(Fault::StateRebuiltBeyondEnd) {
+        if found == expected || headers.lost > 0 || planted(Fault::StateRebuiltBeyondEnd) {
             return self.promote(restored, effects);
         }
         let Some(segment) = self.segments.get(left - 1) else { return };

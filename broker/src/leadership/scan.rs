@@ -29,12 +29,21 @@ pub struct Headers {
     pub max_timestamp_ms: i64,
     /// Payload bytes of all entries.
     pub bytes: u64,
+    /// Entries that were left out, for their loss was accepted.
+    pub lost: u64,
     snapshot: Vec<u8>,
 }
 
 impl Default for Headers {
     fn default() -> Self {
-        Self { restored: None, next_offset: None, max_timestamp_ms: i64::MIN, bytes: 0, snapshot: Vec::new() }
+        Self {
+            restored: None,
+            next_offset: None,
+            max_timestamp_ms: i64::MIN,
+            bytes: 0,
+            lost: 0,
+            snapshot: Vec::new(),
+        }
     }
 }
 
@@ -72,6 +81,19 @@ pub struct ReadFailed {
     pub is_last: bool,
 }
 
+/// An entry that no replica can give, though each was asked and answered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "entry {entry} of ledger {ledger}, which the partition's state is restored from, cannot be read{}",
+    .causes.iter().map(|(bookie, cause)| format!("; bookie {bookie}: {cause}")).collect::<String>()
+)]
+pub struct Unreadable {
+    pub ledger: LedgerId,
+    pub entry: EntryId,
+    /// What each replica said.
+    pub causes: Vec<(BookieId, String)>,
+}
+
 /// The scan of one ledger.
 #[derive(Debug)]
 pub struct Scan {
@@ -87,6 +109,11 @@ pub struct Scan {
     source: usize,
     /// How many replicas have failed to give the next entry.
     failed: usize,
+    /// What those that answered said instead.
+    causes: Vec<(BookieId, String)>,
+    /// The next entry, when no replica can give it.
+    unreadable: Option<Unreadable>,
+    accept_loss: bool,
     under_way: Option<Read>,
     retry_at: Option<Millis>,
     /// How long the next pause is.
@@ -107,6 +134,9 @@ impl Scan {
             from: EntryId(0),
             source: 0,
             failed: 0,
+            causes: Vec::new(),
+            unreadable: None,
+            accept_loss: false,
             under_way: None,
             retry_at: None,
             pause_ms: options.retry_ms,
@@ -152,6 +182,20 @@ impl Scan {
         Some((bookie, read))
     }
 
+    /// The next entry, when every replica was asked for it and has answered that
+    /// it cannot give it.
+    #[must_use]
+    pub const fn unreadable(&self) -> Option<&Unreadable> {
+        self.unreadable.as_ref()
+    }
+
+    /// Leaves out, from now on, what no replica can give. An entry of which a
+    /// replica does not answer is waited for.
+    pub fn accept_loss(&mut self) {
+        self.accept_loss = true;
+        self.retry_at = None;
+    }
+
     /// Whether this read is the one under way.
     #[must_use]
     pub fn awaits(&self, bookie: BookieId, read: &Read) -> bool {
@@ -164,6 +208,7 @@ impl Scan {
     /// When the replica did not give the entry: another is asked next.
     pub fn answered(&mut self, now: Millis, result: Result<Response, String>) -> Result<(), ReadFailed> {
         let Some(read) = self.under_way.take() else { return Ok(()) };
+        let answered = result.is_ok();
         let answer = match result {
             Ok(Response::Entries(records)) => self.add_all(&read, &records).map_err(|cause| (cause, true)),
             Ok(Response::Absent) if planted(Fault::StateRebuiltBeyondEnd) => {
@@ -178,11 +223,12 @@ impl Scan {
         };
         match answer {
             Ok(()) => {
-                self.failed = 0;
+                self.begin_round();
+                self.unreadable = None;
                 self.pause_ms = self.options.retry_ms;
                 Ok(())
             }
-            Err((cause, is_wrong)) => Err(self.failed(now, cause, is_wrong)),
+            Err((cause, is_wrong)) => Err(self.failed(now, cause, answered, is_wrong)),
         }
     }
 
@@ -200,21 +246,54 @@ impl Scan {
         Ok(())
     }
 
-    fn failed(&mut self, now: Millis, cause: String, is_wrong: bool) -> ReadFailed {
+    fn begin_round(&mut self) {
+        self.failed = 0;
+        self.causes.clear();
+    }
+
+    fn failed(&mut self, now: Millis, cause: String, answered: bool, is_wrong: bool) -> ReadFailed {
         let bookie = self.replicas.get(self.source).copied().unwrap_or_default();
         self.source = (self.source + 1) % self.replicas.len().max(1);
         self.failed += 1;
+        if answered {
+            self.causes.push((bookie, cause.clone()));
+        }
+        let (ledger, entry) = (self.ledger, self.from);
         let is_last = self.failed >= self.replicas.len();
         if is_last {
-            self.failed = 0;
-            self.retry_at = Some(now + self.pause_ms);
-            self.pause_ms = (self.pause_ms * 2).min(self.options.retry_max_ms);
+            self.end_round(now);
         }
-        ReadFailed { ledger: self.ledger, entry: self.from, bookie, cause, is_wrong, is_last }
+        ReadFailed { ledger, entry, bookie, cause, is_wrong, is_last }
+    }
+
+    /// Every replica has failed.
+    fn end_round(&mut self, now: Millis) {
+        let causes = std::mem::take(&mut self.causes);
+        let all_answered = causes.len() == self.failed;
+        self.begin_round();
+        if all_answered && self.accept_loss {
+            self.unreadable = None;
+            self.headers.leave_out();
+            self.from = self.from.next();
+            return;
+        }
+        self.unreadable = all_answered.then(|| Unreadable { ledger: self.ledger, entry: self.from, causes });
+        self.retry_at = Some(now + self.pause_ms);
+        self.pause_ms = (self.pause_ms * 2).min(self.options.retry_max_ms);
     }
 }
 
 impl Headers {
+    /// The next entry is lost. A snapshot that it was part of is lost whole: what
+    /// is known of producers begins behind it.
+    fn leave_out(&mut self) {
+        self.lost += 1;
+        self.next_offset = None;
+        self.snapshot = Vec::new();
+        let unknown = Restored { running_max_ms: i64::MIN, ..Restored::default() };
+        self.restored.get_or_insert(unknown);
+    }
+
     /// Adds the next entry.
     ///
     /// # Errors
@@ -228,6 +307,8 @@ impl Headers {
         }
         self.next_offset = Some(header.next_offset());
         match header.kind {
+            // Of one that is not whole.
+            EntryKind::Snapshot { .. } if self.lost > 0 => Ok(()),
             EntryKind::Snapshot { last } => {
                 self.snapshot.extend_from_slice(&prefix[len..]);
                 if last {

@@ -232,7 +232,7 @@ impl PartitionLog {
     /// `NOT_READY`, `NOT_LEADER` or `UNKNOWN_TOPIC`.
     pub fn bounds(&self) -> Result<Bounds, Failure> {
         let state = self.lock();
-        self.check(state.standing)?;
+        self.check(&state)?;
         Ok(state.bounds())
     }
 
@@ -251,8 +251,8 @@ impl PartitionLog {
     pub fn find(&self, offset: Offset, max_bytes: usize, out: &mut Batches) -> Result<Found, Failure> {
         let state = self.lock();
         match state.standing {
-            Standing::Deposed | Standing::Deleted => self.check(state.standing)?,
-            Standing::Recovering if offset >= state.latest => self.check(state.standing)?,
+            Standing::Deposed | Standing::Deleted => self.check(&state)?,
+            Standing::Recovering if offset >= state.latest => self.check(&state)?,
             Standing::Recovering | Standing::Leading => {}
         }
         let Bounds { earliest, latest } = state.bounds();
@@ -278,13 +278,21 @@ impl PartitionLog {
         format!("{}/{}", self.topic.name, self.id.index)
     }
 
-    fn check(&self, standing: Standing) -> Result<(), Failure> {
-        match standing {
+    fn check(&self, state: &State) -> Result<(), Failure> {
+        match state.standing {
             Standing::Leading => Ok(()),
-            Standing::Recovering => Err(failure::not_ready(&self.name())),
+            Standing::Recovering => Err(failure::not_ready(&self.name(), state.stuck.as_deref())),
             Standing::Deposed => Err(failure::not_leader(&self.name())),
             Standing::Deleted => Err(failure::unknown_topic(self.topic.name.as_str())),
         }
+    }
+
+    /// Whether this broker leads the partition.
+    ///
+    /// # Errors
+    /// As [`PartitionLog::bounds`].
+    pub fn check_led(&self) -> Result<(), Failure> {
+        self.check(&self.lock())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

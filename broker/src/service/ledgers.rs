@@ -130,15 +130,21 @@ impl Door {
         peer: &str,
     ) -> Result<v1::RecoverLedgerResponse, Failure> {
         let ledger = self.ledger(id).await?;
-        if ledger.sealed().is_some() {
-            return Ok(v1::RecoverLedgerResponse { ledger: Some(self.public(&ledger)), loss: String::new() });
-        }
-        let blocked = self.patience(&ledger).and_then(|patience| Some((patience.blocked()?, patience)));
-        let Some((loss, patience)) = blocked else {
-            return Err(Failure::new(
-                ErrorReason::NotReady,
-                format!("ledger {id} needs no such recovery: it is written or being recovered without loss"),
-            ));
+        let waiting = self.patience(&ledger).and_then(|patience| Some((patience.waiting()?, patience)));
+        let (loss, patience) = match waiting {
+            Some((waiting, patience)) if waiting.ledger() == id => (waiting.to_string(), patience),
+            _ if ledger.sealed().is_some() => {
+                let ledger = Some(self.public(&ledger));
+                return Ok(v1::RecoverLedgerResponse { ledger, loss: String::new() });
+            }
+            _ => {
+                return Err(Failure::new(
+                    ErrorReason::NotReady,
+                    format!(
+                        "ledger {id} needs no such recovery: it is written or being recovered without loss"
+                    ),
+                ));
+            }
         };
         if !accept_loss {
             return Err(Failure::new(
@@ -150,7 +156,7 @@ impl Door {
         }
         tracing::warn!(ledger = %id, peer, loss, "an operator accepted the loss of entries");
         patience.accept_loss();
-        let ledger = self.wait_sealed(id).await?;
+        let ledger = self.wait_recovered(id, &patience).await?;
         Ok(v1::RecoverLedgerResponse { ledger: Some(self.public(&ledger)), loss })
     }
 
@@ -159,12 +165,13 @@ impl Door {
         entry.patience.get(ledger.owner.index.0 as usize).cloned()
     }
 
-    async fn wait_sealed(&self, id: LedgerId) -> Result<LedgerMetadata, Failure> {
+    async fn wait_recovered(&self, id: LedgerId, patience: &Patience) -> Result<LedgerMetadata, Failure> {
         let deadline = Instant::now() + RECOVERY;
         let mut backoff = Backoff::default();
         while Instant::now() < deadline {
             let ledger = self.ledger(id).await?;
-            if ledger.sealed().is_some() {
+            let waits = patience.waiting().is_some_and(|waiting| waiting.ledger() == id);
+            if ledger.sealed().is_some() && !waits {
                 return Ok(ledger);
             }
             backoff.pause().await;

@@ -17,7 +17,6 @@ use crate::call::{Call, Outcome, Reply};
 use crate::clock::wall_ms;
 use crate::failure::{self, Failure};
 use crate::log::PartitionLog;
-use crate::log::partition::Standing;
 use crate::memory::Charge;
 use crate::service::Door;
 use crate::shard::Inbox;
@@ -174,12 +173,7 @@ impl Door {
         log_append_time_ms: &mut Option<i64>,
     ) -> Result<Prepared, Failure> {
         let (entry, log) = self.partition(&part.topic, part.partition)?;
-        match log.standing().0 {
-            Standing::Leading => {}
-            Standing::Recovering => return Err(failure::not_ready(&log.name())),
-            Standing::Deposed => return Err(failure::not_leader(&log.name())),
-            Standing::Deleted => return Err(failure::unknown_topic(&part.topic)),
-        }
+        log.check_led()?;
         let config = &entry.topic.config;
         let mut batches = match (part.batches.is_empty(), part.messages.is_empty()) {
             (false, true) => checked(charge, part.batches, config)?,

@@ -131,7 +131,7 @@ impl Door {
         tracing::info!(topic = %name, "created");
         let entry = self.wait_for(|door| door.led(name.as_str())).await;
         entry.map_or_else(
-            || Err(failure::not_ready(&format!("topic {name} was created but not taken over in time"))),
+            || Err(failure::not_ready(&format!("topic {name} was created but not taken over in time"), None)),
             |entry| Ok(public(&entry)),
         )
     }

@@ -68,6 +68,18 @@ pub enum Blocked {
     },
 }
 
+impl Blocked {
+    /// The ledger.
+    #[must_use]
+    pub const fn ledger(&self) -> LedgerId {
+        match self {
+            Self::Answers { ledger, .. } | Self::Committed { ledger, .. } | Self::Holders { ledger, .. } => {
+                *ledger
+            }
+        }
+    }
+}
+
 fn list(silences: &[Silence]) -> String {
     silences.iter().map(|silence| format!("; {silence}")).collect()
 }

@@ -118,7 +118,7 @@ impl Slot {
     #[must_use]
     pub fn blocked(&self) -> Option<String> {
         match &self.phase {
-            Phase::Promotion(promotion) => promotion.blocked().map(ToString::to_string),
+            Phase::Promotion(promotion) => promotion.waiting().map(|waiting| waiting.to_string()),
             _ => None,
         }
     }

@@ -196,6 +196,52 @@ fn when_no_replica_can_be_read_the_epoch_is_looked_at() {
     }
 }
 
+/// Both replicas have answered that they cannot give the one entry.
+fn unreadable() -> Case {
+    let mut case = Case::new(Some(ledger(9, sealed(6))));
+    for _replica in 0..2 {
+        let call = case.call();
+        case.answer(1, call, Response::Unknown("damaged".to_owned()));
+        case.effects.retain(|effect| matches!(effect, Effect::Call { .. }));
+    }
+    case
+}
+
+#[test]
+fn a_state_whose_entry_is_lost_is_restored_without_it_once_that_is_accepted() {
+    let mut case = unreadable();
+    let waiting = case.promotion.waiting().expect("it says so");
+    assert_eq!(waiting.ledger(), LedgerId(9));
+    assert!(waiting.to_string().contains("entry 0 of ledger 9"), "{waiting}");
+    case.step(2, Event::AcceptLoss);
+    for _replica in 0..2 {
+        case.effects.retain(|effect| matches!(effect, Effect::Call { .. } | Effect::Promoted(_)));
+        let call = case.call();
+        case.answer(3, call, Response::Unknown("damaged".to_owned()));
+    }
+    let promoted = case.promoted();
+    assert_eq!(promoted.restored.next_offset, Offset(6), "offsets go on where metadata says");
+    assert_eq!(case.promotion.waiting(), None);
+}
+
+#[test]
+fn an_entry_of_which_a_replica_does_not_answer_is_waited_for_though_loss_is_accepted() {
+    let mut case = unreadable();
+    case.step(2, Event::AcceptLoss);
+    let call = case.call();
+    case.answer(3, call, Response::Unknown("damaged".to_owned()));
+    case.effects.retain(|effect| matches!(effect, Effect::Call { .. }));
+    let (bookie, request) = case.call();
+    case.step(4, Event::Called { bookie, request, result: Err("away".to_owned()) });
+    assert_eq!(case.promotion.waiting(), None, "it may come back");
+    let due = case.promotion.deadline().expect("all are asked again");
+    case.effects.clear();
+    case.step(due.0, Event::Tick);
+    let call = case.call();
+    case.answer(due.0, call, Response::Entries(vec![snapshot(9, 6)]));
+    assert_eq!(case.promoted().restored.running_max_ms, 3);
+}
+
 /// Fences the replicas of a ledger with one entry, up to the read for its seal.
 fn recovering() -> (Case, (BookieId, Request)) {
     let mut case = Case::new(Some(ledger(9, LedgerState::Recovering(MINE))));

@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 use crate::cache::BlockCache;
 use crate::catalog::Catalog;
 use crate::directory::Directory;
-use crate::disk::RealDisk;
+use crate::disk::Disk;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::importer::{IMPORTS_MAX, Importer};
@@ -56,7 +56,10 @@ pub struct Bookie {
 }
 
 struct Inner {
-    door: Door<RealDisk>,
+    id: BookieId,
+    inbox: Arc<Inbox>,
+    /// Makes a link for a connection; only this knows what the disk is.
+    link: Box<dyn Fn(ConnectionId) -> Arc<dyn BookieLink> + Send + Sync>,
     shared: Arc<Shared>,
     importer: Arc<Importer>,
     next_connection: AtomicU64,
@@ -93,9 +96,25 @@ impl Bookie {
     /// See [`Error`].
     pub async fn start(options: Options, store: Arc<dyn Store>, cluster: &str) -> Result<Self, Error> {
         options.check()?;
-        let keys = Keys::new(cluster).map_err(|error| Error::Option(error.to_string()))?;
         let path = options.data_dir.clone();
-        let directory = Arc::new(blocking(move || Directory::open(&path)).await?);
+        let directory = blocking(move || Directory::open(&path)).await?;
+        Self::start_in(directory, options, store, cluster).await
+    }
+
+    /// As [`Bookie::start`], in a directory that is open already, on whatever
+    /// disk; [`Options::data_dir`] is not looked at.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub async fn start_in<D: Disk>(
+        directory: Directory<D>,
+        options: Options,
+        store: Arc<dyn Store>,
+        cluster: &str,
+    ) -> Result<Self, Error> {
+        options.check()?;
+        let keys = Keys::new(cluster).map_err(|error| Error::Option(error.to_string()))?;
+        let directory = Arc::new(directory);
         let (bookie, registration) = register(&directory, &options, &store, &keys).await?;
         let started = Starting { options, store, keys, directory, bookie, registration };
         started.serve().await
@@ -104,7 +123,7 @@ impl Bookie {
     /// Its identity.
     #[must_use]
     pub fn id(&self) -> BookieId {
-        self.inner.door.bookie
+        self.inner.id
     }
 
     /// A link within the process.
@@ -113,10 +132,9 @@ impl Bookie {
     /// When the bookie is stopped.
     pub fn connect(&self, sink: Arc<dyn AppendSink>) -> Result<Arc<dyn BookieLink>, LinkError> {
         let connection = ConnectionId(self.inner.next_connection.fetch_add(1, Ordering::Relaxed));
-        let door = self.inner.door.clone();
-        let connected = door.inbox.push(Message::Connected(connection, sink));
+        let connected = self.inner.inbox.push(Message::Connected(connection, sink));
         connected.map_err(|rejected| LinkError { bookie: self.id(), cause: rejected.to_string() })?;
-        Ok(Arc::new(InProcessLink::new(door, Arc::clone(&self.inner.importer), connection)))
+        Ok((self.inner.link)(connection))
     }
 
     /// How peers are reached, for imports (B7). Set once; without it imports
@@ -172,7 +190,7 @@ impl Inner {
     fn stop_all(&self) {
         self.stop.cancel();
         self.upkeep_stop.stop();
-        self.door.inbox.close("the bookie is stopped");
+        self.inbox.close("the bookie is stopped");
     }
 }
 
@@ -183,8 +201,8 @@ impl Drop for Inner {
 }
 
 /// B1: makes sure of who this is, and raises the generation.
-async fn register(
-    directory: &Arc<Directory>,
+async fn register<D: Disk>(
+    directory: &Arc<Directory<D>>,
     options: &Options,
     store: &Arc<dyn Store>,
     keys: &Keys,
@@ -213,24 +231,24 @@ async fn register(
 }
 
 /// A bookie between its registration and its first answer.
-struct Starting {
+struct Starting<D: Disk> {
     options: Options,
     store: Arc<dyn Store>,
     keys: Keys,
-    directory: Arc<Directory>,
+    directory: Arc<Directory<D>>,
     bookie: BookieId,
     registration: Versioned<BookieRegistration>,
 }
 
 /// The opened log and what goes with it.
-struct Log {
-    opened: Opened<RealDisk>,
-    catalog: Arc<Catalog<<RealDisk as crate::disk::Disk>::File>>,
+struct Log<D: Disk> {
+    opened: Opened<D>,
+    catalog: Arc<Catalog<D::File>>,
     tail: Arc<Tail>,
     pool: Arc<FilePool>,
 }
 
-impl Starting {
+impl<D: Disk> Starting<D> {
     async fn serve(self) -> Result<Bookie, Error> {
         let log = self.open_log().await?;
         let Log { opened, catalog, tail, pool } = log;
@@ -314,9 +332,17 @@ impl Starting {
         tasks.spawn(Arc::clone(&importer).run(jobs));
         let reads = Arc::new(Semaphore::new(options.reads_max));
         tracing::info!(%bookie, generation = generation.0, "the bookie serves");
+        let door = Door { bookie, inbox: Arc::clone(&inbox), reader, reads };
+        let through = Arc::clone(&importer);
+        let link = move |connection| {
+            let link = InProcessLink::new(door.clone(), Arc::clone(&through), connection);
+            Arc::new(link) as Arc<dyn BookieLink>
+        };
         Ok(Bookie {
             inner: Arc::new(Inner {
-                door: Door { bookie, inbox, reader, reads },
+                id: bookie,
+                inbox,
+                link: Box::new(link),
                 shared,
                 importer,
                 next_connection: AtomicU64::new(1),
@@ -329,7 +355,7 @@ impl Starting {
     }
 
     /// Reads the log, and finds out whether it lost something (B6).
-    async fn open_log(&self) -> Result<Log, Error> {
+    async fn open_log(&self) -> Result<Log<D>, Error> {
         let (disk, bookie) = (self.directory.disk.clone(), self.bookie);
         let published = Sequence(self.registration.value.durable.sequence);
         let scanned = disk.clone();
@@ -399,9 +425,9 @@ where
 }
 
 /// Starts a thread. The lock on the directory is held as long as it runs.
-fn spawn(
+fn spawn<D: Disk>(
     name: &str,
-    directory: Arc<Directory>,
+    directory: Arc<Directory<D>>,
     run: impl FnOnce() + Send + 'static,
 ) -> Result<JoinHandle<()>, Error> {
     let run = move || {

@@ -19,13 +19,13 @@ const VERSION: &str = "quire-bookie 1";
 
 /// A directory that no other process has open.
 #[derive(Debug)]
-pub struct Directory {
+pub struct Directory<D: Disk = RealDisk> {
     /// Where it is.
     pub path: PathBuf,
     /// Its files.
-    pub disk: RealDisk,
+    pub disk: D,
     /// Released when the file is closed.
-    _lock: File,
+    _lock: Option<File>,
 }
 
 /// Who the bookie of a directory is.
@@ -58,7 +58,15 @@ impl Directory {
             other => failed("locking")(other.into()),
         })?;
         let disk = RealDisk::open(path).map_err(failed("opening"))?;
-        Ok(Self { path: path.to_owned(), disk, _lock: lock })
+        Ok(Self { path: path.to_owned(), disk, _lock: Some(lock) })
+    }
+}
+
+impl<D: Disk> Directory<D> {
+    /// A disk that nobody else can open, such as a simulated one.
+    #[must_use]
+    pub fn on(disk: D) -> Self {
+        Self { path: PathBuf::from("(disk)"), disk, _lock: None }
     }
 
     /// The identity in the directory, or a new one in a directory that has

@@ -15,7 +15,7 @@ use quire_metadata::typed::Versioned;
 use quire_proto::id::BookieId;
 use tokio_util::sync::CancellationToken;
 
-use crate::disk::{Disk, RealDisk};
+use crate::disk::Disk;
 use crate::error::Error;
 use crate::inbox::{Inbox, Message};
 use crate::shared::Shared;
@@ -25,21 +25,21 @@ const LEASE: Duration = Duration::from_secs(5);
 
 /// Publishes one start of a bookie.
 #[derive(Debug)]
-pub(crate) struct Registrar {
+pub(crate) struct Registrar<D: Disk> {
     pub(crate) bookie: BookieId,
     pub(crate) address: String,
     pub(crate) store: Arc<dyn Store>,
     pub(crate) keys: Keys,
     pub(crate) registration: Versioned<BookieRegistration>,
     pub(crate) every: Duration,
-    pub(crate) disk: RealDisk,
+    pub(crate) disk: D,
     pub(crate) shared: Arc<Shared>,
     pub(crate) inbox: Arc<Inbox>,
     /// What was published last, under which session.
     pub(crate) published: Option<BookieLiveness>,
 }
 
-impl Registrar {
+impl<D: Disk> Registrar<D> {
     /// Publishes once, so that the bookie is known when it serves.
     ///
     /// # Errors

@@ -1,6 +1,6 @@
 //! `quire standalone`
 //!
-//! - [`server`]: the parts, started and stopped in order.
+//! - [`server`]: what the arguments ask for; [`quire_standalone`] runs it.
 //! - [`listen`][]: addresses.
 //! - [`http`]: health checks; [`metrics`]: what is measured.
 
@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use self::metrics::Metrics;
-use self::server::{Readiness, Server};
+use self::server::Readiness;
 use crate::cli::{Common, OutputFormat, Standalone};
 use crate::failure::{Exit, Failure};
 use crate::{interrupt, output};
@@ -39,7 +39,7 @@ pub(crate) async fn run(arguments: &Standalone, common: &Common) -> Result<(), F
     let mut http = serve_http(http, Arc::clone(&readiness), stop.clone())?;
 
     let advertised = arguments.advertise.clone().unwrap_or_else(|| ready.grpc.clone());
-    let server = Box::pin(Server::start(arguments, advertised)).await?;
+    let server = Box::pin(server::start(arguments, advertised)).await?;
     readiness.started(&server);
     let broker = Arc::clone(&server.broker);
     let mut grpc = tokio::spawn(async move { broker.serve(grpc).await });

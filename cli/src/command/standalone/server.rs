@@ -1,114 +1,31 @@
-//! The parts of a server in one process, in the order of their dependence:
-//! metadata, bookie, broker, controller. They are stopped in the reverse order.
+//! The server that the arguments ask for, and how it is.
 
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use quire_bookie::{Bookie, Health as BookieHealth, InProcessConnector};
+use quire_bookie::{Bookie, Health as BookieHealth};
 use quire_broker::Broker;
-use quire_controller::Controller;
-use quire_ledger::link::Connector;
-use quire_metadata::embedded::{EmbeddedStore, OpenError};
-use quire_metadata::key::Keys;
-use quire_metadata::operation::{self, Outcome};
-use quire_metadata::operations::bootstrap::Bootstrap;
-use quire_metadata::process::Process;
-use quire_metadata::store::Store;
-use quire_proto::id::{ClusterId, Nonce};
-use uuid::Uuid;
+use quire_metadata::embedded::OpenError;
+use quire_standalone::{Error, Options, Storage};
 
 use super::http::Health;
 use crate::cli::Standalone;
 use crate::failure::{Exit, Failure};
 
-/// The metadata's file in the data directory.
-const METADATA: &str = "metadata.redb";
-/// The bookie's directory in the data directory.
-const BOOKIE: &str = "bookie";
-
-/// The running parts.
-#[derive(Debug)]
-pub(super) struct Server {
-    pub(super) bookie: Bookie,
-    pub(super) broker: Arc<Broker>,
-    controller: Controller,
-    store: Arc<dyn Store>,
-}
-
-impl Server {
-    /// Starts them. `address` is where clients reach the broker.
-    ///
-    /// # Errors
-    /// With what was tried and what to do.
-    pub(super) async fn start(arguments: &Standalone, address: String) -> Result<Self, Failure> {
-        let keys = Keys::new(&arguments.cluster).map_err(Failure::usage)?;
-        std::fs::create_dir_all(&arguments.data).map_err(|error| {
-            let context = format!("cannot make the data directory {}", arguments.data.display());
-            Failure::new(Exit::CannotStart, anyhow::Error::new(error).context(context))
-                .remedy("give a directory that can be written to --data")
-        })?;
-        let store = open_store(&arguments.data).await?;
-        join_cluster(store.as_ref(), &keys).await?;
-        let bookie = Bookie::start(bookie_options(arguments), Arc::clone(&store), &arguments.cluster)
-            .await
-            .map_err(bookie_failure)?;
-        let connector: Arc<dyn Connector> = Arc::new(InProcessConnector::new(vec![bookie.clone()]));
-        let broker = broker_options(arguments, address);
-        let broker = Broker::start(broker, Arc::clone(&store), Arc::clone(&connector)).await;
-        let broker = Arc::new(broker.map_err(|error| Failure::new(Exit::CannotStart, error))?);
-        let options = quire_controller::Options::new(keys, process()?);
-        let controller = Controller::start(options, Arc::clone(&store), connector)
-            .map_err(|error| Failure::new(Exit::CannotStart, error))?;
-        Ok(Server { bookie, broker, controller, store })
-    }
-
-    /// Hands over, writes what was accepted, closes the files.
-    pub(super) async fn stop(self) {
-        self.controller.shutdown().await;
-        self.broker.shutdown().await;
-        self.bookie.shutdown().await;
-        // The last handle closes the file, which waits for the disk.
-        let store = self.store;
-        let closed = tokio::task::spawn_blocking(move || drop(store)).await;
-        if let Err(error) = closed {
-            tracing::warn!(%error, "closing the metadata failed");
-        }
-    }
-}
-
-async fn open_store(data: &Path) -> Result<Arc<dyn Store>, Failure> {
-    let path = data.join(METADATA);
-    let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(&path)).await;
-    match opened.map_err(anyhow::Error::new)? {
-        Ok(store) => Ok(Arc::new(store)),
-        Err(OpenError::InUse(_)) => {
-            let cause = format!("the data directory {} is in use by another process", data.display());
-            Err(Failure::message(Exit::CannotStart, cause)
-                .remedy("stop that process, or choose another directory with --data"))
-        }
-        Err(error) => Err(Failure::new(Exit::CannotStart, error)),
-    }
-}
-
-async fn join_cluster(store: &dyn Store, keys: &Keys) -> Result<(), Failure> {
-    let bootstrap = Bootstrap {
-        id: ClusterId(Uuid::new_v4()),
-        expected: None,
-        bucket: String::new(),
-        prefix: String::new(),
+/// Starts it. `address` is where clients reach the broker.
+///
+/// # Errors
+/// With what was tried and what to do.
+pub(super) async fn start(
+    arguments: &Standalone,
+    address: String,
+) -> Result<quire_standalone::Standalone, Failure> {
+    let options = Options { bookie: bookie_options(arguments), broker: broker_options(arguments, address) };
+    let started = async {
+        let storage = Storage::open(&arguments.data).await?;
+        Box::pin(quire_standalone::Standalone::start(options, storage)).await
     };
-    match operation::run(store, keys, &bootstrap).await {
-        Ok(Outcome::Done(_)) => Ok(()),
-        Ok(Outcome::Lost(mismatch)) => Err(Failure::new(Exit::CannotStart, mismatch)),
-        Err(error) => Err(Failure::new(Exit::CannotStart, error)),
-    }
-}
-
-/// This run, as the controller's election names it.
-fn process() -> Result<Process, Failure> {
-    let broker = quire_broker::Options::default().id.parse().map_err(anyhow::Error::new)?;
-    Ok(Process { broker, nonce: Nonce(Uuid::new_v4()) })
+    started.await.map_err(|error| failure(arguments, error))
 }
 
 fn bookie_options(arguments: &Standalone) -> quire_bookie::Options {
@@ -121,7 +38,7 @@ fn bookie_options(arguments: &Standalone) -> quire_bookie::Options {
         high_water: f64::from(tuning.bookie_high_water) / 100.0,
         low_water: f64::from(tuning.bookie_low_water) / 100.0,
         scrub_bytes_per_second: tuning.bookie_scrub_bytes.bytes(),
-        ..quire_bookie::Options::new(arguments.data.join(BOOKIE))
+        ..quire_bookie::Options::new(&arguments.data)
     }
 }
 
@@ -143,13 +60,22 @@ fn broker_options(arguments: &Standalone, address: String) -> quire_broker::Opti
     }
 }
 
-/// A bookie's errors say themselves what to do.
-fn bookie_failure(error: quire_bookie::Error) -> Failure {
-    let exit = match error {
-        quire_bookie::Error::Disk { .. } => Exit::Storage,
-        _ => Exit::CannotStart,
-    };
-    Failure::new(exit, error)
+fn failure(arguments: &Standalone, error: Error) -> Failure {
+    match error {
+        Error::ClusterName(_) => Failure::usage(error),
+        Error::Directory(..) => {
+            Failure::new(Exit::CannotStart, error).remedy("give a directory that can be written to --data")
+        }
+        Error::Metadata(OpenError::InUse(_)) => {
+            let data = arguments.data.display();
+            let cause = format!("the data directory {data} is in use by another process");
+            Failure::message(Exit::CannotStart, cause)
+                .remedy("stop that process, or choose another directory with --data")
+        }
+        Error::Bookie(quire_bookie::Error::Disk { .. }) => Failure::new(Exit::Storage, error),
+        // These say themselves what to do.
+        error => Failure::new(Exit::CannotStart, error),
+    }
 }
 
 /// What health checks see, from before the server is there on.
@@ -159,7 +85,7 @@ pub(super) struct Readiness {
 }
 
 impl Readiness {
-    pub(super) fn started(&self, server: &Server) {
+    pub(super) fn started(&self, server: &quire_standalone::Standalone) {
         // Called once; a second call would change nothing.
         let _ = self.parts.set((server.bookie.clone(), Arc::clone(&server.broker)));
     }

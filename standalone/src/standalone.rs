@@ -1,0 +1,90 @@
+//! The parts in the order of their dependence: metadata, bookie, broker,
+//! controller. They are stopped in the reverse order.
+
+use std::sync::Arc;
+
+use quire_bookie::disk::Disk;
+use quire_bookie::{Bookie, InProcessConnector};
+use quire_broker::Broker;
+use quire_controller::Controller;
+use quire_ledger::link::Connector;
+use quire_metadata::key::Keys;
+use quire_metadata::operation::{self, Outcome};
+use quire_metadata::operations::bootstrap::Bootstrap;
+use quire_metadata::process::Process;
+use quire_metadata::store::Store;
+use quire_proto::id::{ClusterId, Nonce};
+use uuid::Uuid;
+
+use crate::{Error, Storage};
+
+/// How the parts run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The bookie. Its data directory is that of the [`Storage`].
+    pub bookie: quire_bookie::Options,
+    /// The broker. Its cluster is the whole process's.
+    pub broker: quire_broker::Options,
+}
+
+/// The running parts.
+#[derive(Debug)]
+pub struct Standalone {
+    /// The bookie.
+    pub bookie: Bookie,
+    /// The broker, which is served on whatever listeners there are.
+    pub broker: Arc<Broker>,
+    controller: Controller,
+    store: Arc<dyn Store>,
+}
+
+impl Standalone {
+    /// Starts them.
+    ///
+    /// Not cancel-safe, as [`Bookie::start`] and [`Broker::start`] are not.
+    ///
+    /// # Errors
+    /// Those of the part that did not start.
+    pub async fn start<D: Disk>(options: Options, storage: Storage<D>) -> Result<Self, Error> {
+        let Options { bookie, broker } = options;
+        let Storage { store, bookie: directory } = storage;
+        let cluster = broker.cluster.clone();
+        let keys = Keys::new(&cluster)?;
+        // This run, as the controller's election names it.
+        let process = Process { broker: broker.id.parse()?, nonce: Nonce(Uuid::new_v4()) };
+        let store: Arc<dyn Store> = Arc::new(store);
+        join_cluster(store.as_ref(), &keys).await?;
+        let bookie = Bookie::start_in(directory, bookie, Arc::clone(&store), &cluster).await?;
+        let connector: Arc<dyn Connector> = Arc::new(InProcessConnector::new(vec![bookie.clone()]));
+        let broker = Broker::start(broker, Arc::clone(&store), Arc::clone(&connector)).await?;
+        let controller = quire_controller::Options::new(keys, process);
+        let controller = Controller::start(controller, Arc::clone(&store), connector)?;
+        Ok(Self { bookie, broker: Arc::new(broker), controller, store })
+    }
+
+    /// Hands over, writes what was accepted, closes the files.
+    pub async fn stop(self) {
+        self.controller.shutdown().await;
+        self.broker.shutdown().await;
+        self.bookie.shutdown().await;
+        // The last handle closes the file, which waits for the disk.
+        let store = self.store;
+        let closed = tokio::task::spawn_blocking(move || drop(store)).await;
+        if let Err(error) = closed {
+            tracing::warn!(%error, "closing the metadata failed");
+        }
+    }
+}
+
+async fn join_cluster(store: &dyn Store, keys: &Keys) -> Result<(), Error> {
+    let bootstrap = Bootstrap {
+        id: ClusterId(Uuid::new_v4()),
+        expected: None,
+        bucket: String::new(),
+        prefix: String::new(),
+    };
+    match operation::run(store, keys, &bootstrap).await? {
+        Outcome::Done(_) => Ok(()),
+        Outcome::Lost(mismatch) => Err(mismatch.into()),
+    }
+}

@@ -1,0 +1,122 @@
+//! A standalone process on the machine, from its boot to its end.
+
+use std::net::{SocketAddr, TcpListener};
+use std::time::Duration;
+
+use quire_bookie::directory::Directory;
+use quire_metadata::embedded::EmbeddedStore;
+use quire_standalone::{Error, Options, Standalone, Storage};
+use tokio::runtime::Runtime;
+
+use crate::supply::{Machine, PoweredDisk};
+
+/// Longer than a boot should take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A running process.
+pub(crate) struct Node {
+    runtime: Runtime,
+    server: Standalone,
+}
+
+/// What came of a boot.
+pub(crate) enum Boot {
+    Ready(Node),
+    /// The power went.
+    Dark,
+    /// It says why it does not start.
+    Refused(Error),
+}
+
+fn options(address: SocketAddr) -> Options {
+    // Small, so that a short life rolls ledgers and files.
+    Options {
+        bookie: quire_bookie::Options {
+            file_bytes: 1 << 20,
+            cache_bytes: 1 << 20,
+            tail_bytes: 256 << 10,
+            reserve_bytes: 1 << 20,
+            publish_every: Duration::from_millis(50),
+            ..quire_bookie::Options::new("")
+        },
+        broker: quire_broker::Options {
+            address: address.to_string(),
+            shards: 2,
+            memory_bytes: 64 << 20,
+            tail_cache_bytes: 1 << 20,
+            read_cache_bytes: 1 << 20,
+            roll_entries: 40,
+            idle_seal: Duration::from_millis(300),
+            default_replicas: 1,
+            produce_timeout: Duration::from_secs(5),
+            ..quire_broker::Options::default()
+        },
+    }
+}
+
+impl Node {
+    /// Boots and waits until it serves, on a listener that outlives it.
+    pub(crate) fn boot(machine: &Machine, listener: &TcpListener) -> Boot {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("node")
+            .enable_all()
+            .build()
+            .unwrap();
+        let listener = listener.try_clone().unwrap();
+        let (gone, (disk, metadata)) = (machine.gone(), machine.plug_in());
+        let start = async {
+            let opening = move || EmbeddedStore::open_backend(metadata);
+            let store = tokio::task::spawn_blocking(opening).await.unwrap()?;
+            let storage = Storage::<PoweredDisk> { store, bookie: Directory::on(disk) };
+            let server = Standalone::start(options(listener.local_addr().unwrap()), storage).await?;
+            let broker = std::sync::Arc::clone(&server.broker);
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            tokio::spawn(async move { broker.serve(listener).await });
+            server.broker.wait_ready().await;
+            Ok(server)
+        };
+        let booted = runtime.block_on(async {
+            tokio::select! {
+                biased;
+                () = gone => None,
+                started = tokio::time::timeout(PATIENCE, start) => Some(started.expect("it boots in time")),
+            }
+        });
+        match booted {
+            Some(Ok(server)) => Boot::Ready(Self { runtime, server }),
+            other => {
+                runtime.shutdown_timeout(PATIENCE);
+                match other {
+                    Some(Err(error)) if machine.is_on() => Boot::Refused(error),
+                    _ => Boot::Dark,
+                }
+            }
+        }
+    }
+
+    /// Waits until the power has gone, lets what still runs speak for a moment,
+    /// and ends it.
+    pub(crate) fn run_until_dark(self, machine: &Machine, linger: Duration) {
+        let gone = machine.gone();
+        self.runtime.block_on(async {
+            tokio::time::timeout(PATIENCE, gone).await.expect("the power goes");
+            tokio::time::sleep(linger).await;
+        });
+        self.kill();
+    }
+
+    /// Ends without notice.
+    pub(crate) fn kill(self) {
+        let Self { runtime, server } = self;
+        drop(server);
+        runtime.shutdown_timeout(PATIENCE);
+    }
+
+    /// Stops as it does when it is asked to.
+    pub(crate) fn stop(self) {
+        let Self { runtime, server } = self;
+        runtime.block_on(server.stop());
+        runtime.shutdown_timeout(PATIENCE);
+    }
+}

@@ -69,6 +69,15 @@ impl<D: Disk> Directory<D> {
         Self { path: PathBuf::from("(disk)"), disk, _lock: None }
     }
 
+    /// Whether a bookie has its identity here.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn is_formatted(&self) -> Result<bool, Error> {
+        let failed = |source| Error::Disk { operation: "reading", file: IDENTITY.to_owned(), source };
+        Ok(self.disk.get(IDENTITY).map_err(failed)?.is_some())
+    }
+
     /// The identity in the directory, or a new one in a directory that has
     /// none. A directory that has a log but no identity is never formatted.
     ///

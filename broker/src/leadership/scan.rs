@@ -277,7 +277,8 @@ impl Scan {
             self.from = self.from.next();
             return;
         }
-        self.unreadable = all_answered.then(|| Unreadable { ledger: self.ledger, entry: self.from, causes });
+        self.unreadable =
+            all_answered.then_some(Unreadable { ledger: self.ledger, entry: self.from, causes });
         self.retry_at = Some(now + self.pause_ms);
         self.pause_ms = (self.pause_ms * 2).min(self.options.retry_max_ms);
     }

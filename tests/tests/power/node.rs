@@ -4,8 +4,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
 use quire_bookie::directory::Directory;
+use quire_cli::standalone::{Error, Options, Standalone, Storage};
 use quire_metadata::embedded::EmbeddedStore;
-use quire_standalone::{Error, Options, Standalone, Storage};
 use tokio::runtime::Runtime;
 
 use crate::supply::{Machine, PoweredDisk};

@@ -1,6 +1,6 @@
 //! `quire standalone`
 //!
-//! - [`server`]: what the arguments ask for; [`quire_standalone`] runs it.
+//! - [`server`]: what the arguments ask for; [`quire_cli::standalone`] runs it.
 //! - [`listen`][]: addresses.
 //! - [`http`]: health checks; [`metrics`]: what is measured.
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use quire_bookie::{Bookie, Health as BookieHealth};
 use quire_broker::Broker;
+use quire_cli::standalone::{self, Error, Options, Storage};
 use quire_metadata::embedded::OpenError;
-use quire_standalone::{Error, Options, Storage};
 
 use super::http::Health;
 use crate::cli::Standalone;
@@ -19,11 +19,11 @@ use crate::failure::{Exit, Failure};
 pub(super) async fn start(
     arguments: &Standalone,
     address: String,
-) -> Result<quire_standalone::Standalone, Failure> {
+) -> Result<standalone::Standalone, Failure> {
     let options = Options { bookie: bookie_options(arguments), broker: broker_options(arguments, address) };
     let started = async {
         let storage = Storage::open(&arguments.data).await?;
-        Box::pin(quire_standalone::Standalone::start(options, storage)).await
+        Box::pin(standalone::Standalone::start(options, storage)).await
     };
     started.await.map_err(|error| failure(arguments, error))
 }
@@ -62,7 +62,9 @@ fn broker_options(arguments: &Standalone, address: String) -> quire_broker::Opti
 
 fn failure(arguments: &Standalone, error: Error) -> Failure {
     match error {
-        Error::ClusterName(_) => Failure::usage(error),
+        Error::ClusterName(_)
+        | Error::Broker(quire_broker::Error::Option { .. })
+        | Error::Bookie(quire_bookie::Error::Option(_)) => Failure::usage(error),
         Error::Directory(..) => {
             Failure::new(Exit::CannotStart, error).remedy("give a directory that can be written to --data")
         }
@@ -73,6 +75,8 @@ fn failure(arguments: &Standalone, error: Error) -> Failure {
                 .remedy("stop that process, or choose another directory with --data")
         }
         Error::Bookie(quire_bookie::Error::Disk { .. }) => Failure::new(Exit::Storage, error),
+        Error::Metadata(_) | Error::BookieMissing { .. } => Failure::new(Exit::CannotStart, error)
+            .remedy("restore the whole data directory from a backup, or begin anew with an empty one"),
         // These say themselves what to do.
         error => Failure::new(Exit::CannotStart, error),
     }
@@ -85,7 +89,7 @@ pub(super) struct Readiness {
 }
 
 impl Readiness {
-    pub(super) fn started(&self, server: &quire_standalone::Standalone) {
+    pub(super) fn started(&self, server: &standalone::Standalone) {
         // Called once; a second call would change nothing.
         let _ = self.parts.set((server.bookie.clone(), Arc::clone(&server.broker)));
     }

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use quire_bookie::directory::Directory;
 use quire_bookie::disk::Disk;
 use quire_bookie::{Bookie, InProcessConnector};
 use quire_broker::Broker;
@@ -13,10 +14,11 @@ use quire_metadata::operation::{self, Outcome};
 use quire_metadata::operations::bootstrap::Bootstrap;
 use quire_metadata::process::Process;
 use quire_metadata::store::Store;
+use quire_metadata::view;
 use quire_proto::id::{ClusterId, Nonce};
 use uuid::Uuid;
 
-use crate::{Error, Storage};
+use crate::standalone::{Error, Storage};
 
 /// How the parts run.
 #[derive(Clone, Debug)]
@@ -54,6 +56,7 @@ impl Standalone {
         let process = Process { broker: broker.id.parse()?, nonce: Nonce(Uuid::new_v4()) };
         let store: Arc<dyn Store> = Arc::new(store);
         join_cluster(store.as_ref(), &keys).await?;
+        check_bookie(store.as_ref(), &keys, &directory).await?;
         let bookie = Bookie::start_in(directory, bookie, Arc::clone(&store), &cluster).await?;
         let connector: Arc<dyn Connector> = Arc::new(InProcessConnector::new(vec![bookie.clone()]));
         let broker = Broker::start(broker, Arc::clone(&store), Arc::clone(&connector)).await?;
@@ -74,6 +77,25 @@ impl Standalone {
             tracing::warn!(%error, "closing the metadata failed");
         }
     }
+}
+
+/// A bookie is made only where the metadata knows none: what it held would else
+/// be gone, and nobody told.
+async fn check_bookie<D: Disk>(
+    store: &dyn Store,
+    keys: &Keys,
+    directory: &Directory<D>,
+) -> Result<(), Error> {
+    if directory.is_formatted()? {
+        return Ok(());
+    }
+    let registry = keys.bookie_registry();
+    let (known, _) = view::list(store, &registry).await?;
+    if known.is_empty() {
+        return Ok(());
+    }
+    let bookies = known.iter().map(|known| known.key.trim_start_matches(&registry).to_owned()).collect();
+    Err(Error::BookieMissing { bookies, dir: directory.path.clone() })
 }
 
 async fn join_cluster(store: &dyn Store, keys: &Keys) -> Result<(), Error> {

@@ -7,7 +7,7 @@ use quire_bookie::directory::Directory;
 use quire_bookie::disk::{Disk, RealDisk};
 use quire_metadata::embedded::EmbeddedStore;
 
-use crate::Error;
+use crate::standalone::Error;
 
 /// The metadata's file in the data directory.
 const METADATA: &str = "metadata.redb";

@@ -31,6 +31,17 @@ pub enum Error {
     /// The metadata store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The metadata knows a bookie, and the data directory has none.
+    #[error(
+        "the data directory has lost its bookie: the metadata names {}, and {} holds no bookie's data",
+        .bookies.join(", "), dir.display()
+    )]
+    BookieMissing {
+        /// As the metadata names them.
+        bookies: Vec<String>,
+        /// Where it should be.
+        dir: PathBuf,
+    },
     /// The bookie does not start.
     #[error(transparent)]
     Bookie(#[from] quire_bookie::Error),

@@ -70,6 +70,7 @@ fn requests_that_can_never_succeed_are_refused() {
         (&["consume", "known", "--from", "yesterday"], USAGE, &["--from"]),
         (&["consume", "known", "--format", "%q"], USAGE, &["%q"]),
         (&["consume", "known", "--partition", "0", "--from", "99"], REFUSED, &["99"]),
+        (&["consume", "known", "--partition", "0", "--from", "99", "--until", "end"], REFUSED, &["99"]),
         (&["segment", "list", "nowhere"], REFUSED, &["nowhere"]),
         (&["ledger", "describe", "123456789"], REFUSED, &["123456789"]),
         (&["ledger", "recover", "123456789", "--accept-loss", "--yes"], REFUSED, &["123456789"]),
@@ -139,7 +140,9 @@ fn a_second_server_is_told_what_is_in_its_way() {
     run(&["standalone", "--data", "/proc/nowhere", "--grpc", free, "--http", free])
         .refused(CANNOT_START, &["/proc/nowhere", "--data"]);
     run(&["standalone", "--data", other, "--grpc", "nonsense", "--http", free])
-        .refused(CANNOT_START, &["nonsense", "--grpc"]);
+        .refused(USAGE, &["nonsense", "--grpc"]);
+    run(&["standalone", "--data", other, "--grpc", free, "--http", free, "--bookie-high-water", "80"])
+        .refused(USAGE, &["low_water", "high_water"]);
     check_alive(&server);
 }
 
@@ -164,6 +167,27 @@ fn a_bookie_of_another_cluster_is_refused_and_left_as_it_is() {
     first.restart();
     first.wait_ready();
     assert_eq!(first.read_all("mine"), b"kept\n");
+}
+
+#[test]
+fn a_data_directory_that_has_lost_its_bookie_is_refused() {
+    let mut server = Server::start();
+    server.create_topic("kept", 1);
+    server.client(&["produce", "kept"], "kept\n").finish().success();
+    assert!(server.terminate().success());
+
+    let (bookie, aside) = (server.data().join("bookie"), server.data().join("aside"));
+    std::fs::rename(&bookie, &aside).unwrap();
+    server.restart();
+    let status = server.wait_end();
+    assert_eq!(status.code(), Some(CANNOT_START), "{}", server.log());
+    assert!(server.log().contains("has lost its bookie"), "{}", server.log());
+
+    std::fs::remove_dir_all(&bookie).unwrap();
+    std::fs::rename(&aside, &bookie).unwrap();
+    server.restart();
+    server.wait_ready();
+    assert_eq!(server.read_all("kept"), b"kept\n");
 }
 
 #[test]

@@ -50,13 +50,15 @@ impl Finished {
         self
     }
 
-    /// Failed with this exit code and said all of this.
+    /// Failed with this exit code, said all of this, and what to do.
     #[track_caller]
     pub(crate) fn refused(self, code: i32, texts: &[&str]) -> Self {
         assert_eq!(self.status.code(), Some(code), "{}", self.stderr);
         for text in texts {
             assert!(self.stderr.contains(text), "'{text}' is missing in: {}", self.stderr);
         }
+        let advises = self.stderr.contains("what to do: ") || self.stderr.contains("try '--help'");
+        assert!(advises, "nothing is said of what to do: {}", self.stderr);
         assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
         self
     }

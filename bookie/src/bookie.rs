@@ -9,16 +9,17 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 use quire_ledger::link::{AppendSink, BookieLink, Connector, LinkError};
-use quire_ledger::replica::{Admission, ConnectionId, RequestId};
+use quire_ledger::replica::{Admission, ConnectionId, Replicas, RequestId};
 use quire_metadata::bookie::{BookieRegistration, LogPosition};
 use quire_metadata::cluster::Cluster;
 use quire_metadata::id_block::{IdAllocator, IdKind};
-use quire_metadata::key::Keys;
+use quire_metadata::key::{Key, Keys};
 use quire_metadata::operation::Outcome;
 use quire_metadata::operations::bookie_start::start_bookie;
 use quire_metadata::store::{Store, StoreError};
 use quire_metadata::typed::Versioned;
-use quire_proto::id::{BookieId, LedgerId};
+use quire_metadata::view::list;
+use quire_proto::id::{BookieId, EntryId, LedgerId};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -154,7 +155,7 @@ impl Bookie {
         }
     }
 
-    /// Whether a scrub found damage since the start: repair from peers.
+    /// Whether the start or a scrub found damage: repair from peers.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         self.inner.shared.is_damaged()
@@ -246,14 +247,21 @@ struct Log<D: Disk> {
     catalog: Arc<Catalog<D::File>>,
     tail: Arc<Tail>,
     pool: Arc<FilePool>,
+    /// It lost what it had (B6).
+    damaged: bool,
 }
 
 impl<D: Disk> Starting<D> {
     async fn serve(self) -> Result<Bookie, Error> {
         let log = self.open_log().await?;
-        let Log { opened, catalog, tail, pool } = log;
+        let Log { opened, catalog, tail, pool, damaged } = log;
         let (generation, sequence) = opened.log.durable();
         let shared = Arc::new(Shared::new(LogPosition { generation: generation.0, sequence: sequence.0 }));
+        if damaged {
+            shared.set_damaged();
+        } else {
+            self.check_metadata(&opened.replicas).await?;
+        }
         let Self { options, store, keys, directory, bookie, registration } = self;
         let cache = BlockCache::new(options.cache_bytes);
         let reader = Arc::new(Reader::new(Arc::clone(&catalog), tail, cache));
@@ -387,9 +395,38 @@ impl<D: Disk> Starting<D> {
                 random: Box::new(rand::random),
             };
             let opened = boot.open(parts, published, lost)?;
-            Ok(Log { opened, catalog, tail, pool })
+            Ok(Log { opened, catalog, tail, pool, damaged: lost.is_some() })
         })
         .await
+    }
+
+    /// B9: entries are sent only to a ledger that was published (W5), and a
+    /// deletion leaves an intent until this bookie has confirmed it (B8).
+    async fn check_metadata(&self, replicas: &Replicas) -> Result<(), Error> {
+        // A ledger that is deleted in between is in the intents then.
+        let published = self.ledgers_below(&self.keys.ledgers()).await?;
+        let deleted = self.ledgers_below(&self.keys.deletes()).await?;
+        let unknown = replicas.ledgers().find(|(id, ledger)| {
+            let written = ledger.durable > EntryId(0) && ledger.import.is_none();
+            written && !published.contains(id) && !deleted.contains(id)
+        });
+        match unknown {
+            None => Ok(()),
+            Some((ledger, _)) => {
+                let (bookie, dir) = (self.bookie, self.directory.path.clone());
+                Err(Error::MetadataBehind { bookie, dir, ledger })
+            }
+        }
+    }
+
+    /// The ledgers that keys under a prefix name.
+    async fn ledgers_below(&self, prefix: &str) -> Result<BTreeSet<LedgerId>, Error> {
+        let (found, _) = patiently(|| list(&*self.store, prefix)).await?;
+        let ledgers = found.iter().filter_map(|found| match self.keys.parse(&found.key) {
+            Some(Key::Ledger(ledger) | Key::Delete(ledger)) => Some(ledger),
+            _ => None,
+        });
+        Ok(ledgers.collect())
     }
 
     /// X: no ledger at or above it was ever handed out (B6).

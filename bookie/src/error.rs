@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use quire_metadata::operations::bookie_start::StartRefused;
 use quire_metadata::store::StoreError;
-use quire_proto::id::BookieId;
+use quire_proto::id::{BookieId, LedgerId};
 
 /// Why a bookie does not start, or stopped. None of them is retryable in the
 /// same process but `Store`.
@@ -40,6 +40,20 @@ pub enum Error {
         dir: PathBuf,
         /// Why, and what to do.
         why: StartRefused,
+    },
+    /// The metadata is older than the bookie (B9).
+    #[error(
+        "bookie {bookie} in {} holds entries of ledger {ledger}, which the metadata does not know: the metadata is \
+         older than the bookie, as after a restore from a backup; bring back its newest copy, and keep the directory",
+        dir.display()
+    )]
+    MetadataBehind {
+        /// The identity in the directory.
+        bookie: BookieId,
+        /// The data directory.
+        dir: PathBuf,
+        /// The first such ledger.
+        ledger: LedgerId,
     },
     /// The cluster was not set up.
     #[error(

@@ -1,5 +1,6 @@
 //! Starting, serving, stopping and starting again.
 
+use bytes::Bytes;
 use quire_bookie::{Error, Health};
 use quire_ledger::message::{Read, Refusal, ReplicaState, Request, Response};
 use quire_metadata::key::Keys;
@@ -138,4 +139,32 @@ async fn b1_an_older_copy_of_a_directory_is_refused() {
     std::fs::write(&identity, old).unwrap();
     let error = start(dir.path(), &store).await.unwrap_err();
     assert!(matches!(error, Error::Refused { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn b9_a_bookie_does_not_start_on_metadata_that_is_older_than_its_ledgers() {
+    let (dir, store) = (tempfile::tempdir().unwrap(), store().await);
+    let bookie = start(dir.path(), &store).await.unwrap();
+    let (link, ear) = connect(&bookie);
+    assert_eq!(create(&*link, 1).await, Response::Created);
+    assert_eq!(create(&*link, 2).await, Response::Created);
+    link.append(entry(1, 0, 1, 100)).unwrap();
+    ear.wait(|heard| heard.durable.get(&LedgerId(1)) == Some(&EntryId(1)));
+    bookie.shutdown().await;
+    drop((link, bookie));
+    let keys = Keys::new(CLUSTER).unwrap();
+    let remove = |ledger| Txn::default().delete(keys.ledger(LedgerId(ledger)));
+
+    // A ledger that was never published holds nothing, and is no sign.
+    let _ = store.transact(remove(2)).await.unwrap();
+    start(dir.path(), &store).await.unwrap().shutdown().await;
+
+    let _ = store.transact(remove(1)).await.unwrap();
+    let error = start(dir.path(), &store).await.unwrap_err();
+    assert!(matches!(error, Error::MetadataBehind { ledger: LedgerId(1), .. }), "{error}");
+
+    // A deletion that is under way is known by its intent.
+    let intent = Txn::default().put(keys.delete(LedgerId(1)), Bytes::from_static(b"intent"));
+    let _ = store.transact(intent).await.unwrap();
+    start(dir.path(), &store).await.unwrap().shutdown().await;
 }

@@ -15,11 +15,14 @@ use quire_metadata::embedded::state::Retention;
 use quire_metadata::key::Keys;
 use quire_metadata::operation::{self, Outcome};
 use quire_metadata::operations::bootstrap::Bootstrap;
-use quire_metadata::store::Store;
+use quire_metadata::store::{Store, Txn};
 use quire_proto::id::{BookieId, ClusterId, EntryId, Epoch, LedgerId, Nonce};
 use uuid::Uuid;
 
 pub(crate) const CLUSTER: &str = "c1";
+
+/// The ledgers that the metadata knows: 1 to this.
+const PUBLISHED: u64 = 100;
 
 /// What a connection heard.
 #[derive(Debug, Default)]
@@ -62,14 +65,22 @@ impl Ear {
     }
 }
 
-/// A metadata store with a cluster in it.
+/// A metadata store with a cluster in it, and ledgers that were published (B9).
 pub(crate) async fn store() -> Arc<dyn Store> {
     let store = VolatileStore::new(Retention::default());
     let id = ClusterId(Uuid::new_v4());
     let founded = Bootstrap { id, expected: None, bucket: String::new(), prefix: String::new() };
     let outcome = operation::run(&store, &Keys::new(CLUSTER).unwrap(), &founded).await.unwrap();
     assert!(matches!(outcome, Outcome::Done(_)));
+    for ledger in 1..=PUBLISHED {
+        publish(&store, ledger).await;
+    }
     Arc::new(store)
+}
+
+async fn publish(store: &dyn Store, ledger: u64) {
+    let key = Keys::new(CLUSTER).unwrap().ledger(LedgerId(ledger));
+    let _ = store.transact(Txn::default().put(key, Bytes::from_static(b"published"))).await.unwrap();
 }
 
 /// Small files, and no upkeep that a test does not ask for.

@@ -7,7 +7,7 @@
 //!   told.
 //! - [`world`]: all of it for one seed.
 //! - [`reading`]: what is there, over the wire.
-//! - [`cuts`]: the tests.
+//! - [`cuts`], [`damage`]: the tests.
 //!
 //! The disks draw from the seed, and so do the moments of the cuts, in writes
 //! and syncs. The threads of the process are real: what is under way at such a
@@ -17,6 +17,7 @@
 
 mod book;
 mod cuts;
+mod damage;
 mod load;
 mod node;
 mod reading;

@@ -7,11 +7,18 @@ use quire_bookie::directory::Directory;
 use quire_cli::standalone::{Error, Options, Standalone, Storage};
 use quire_metadata::embedded::EmbeddedStore;
 use tokio::runtime::Runtime;
+use tokio::time::Instant;
 
 use crate::supply::{Machine, PoweredDisk};
 
 /// Longer than a boot should take.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Enough for a take-over to find out that it cannot be.
+const LITTLE_PATIENCE: Duration = Duration::from_millis(200);
+
+/// Between two publications of the bookie.
+const PUBLISH_EVERY: Duration = Duration::from_millis(50);
 
 /// A running process.
 pub(crate) struct Node {
@@ -36,7 +43,7 @@ fn options(address: SocketAddr) -> Options {
             cache_bytes: 1 << 20,
             tail_bytes: 256 << 10,
             reserve_bytes: 1 << 20,
-            publish_every: Duration::from_millis(50),
+            publish_every: PUBLISH_EVERY,
             ..quire_bookie::Options::new("")
         },
         broker: quire_broker::Options {
@@ -73,7 +80,12 @@ impl Node {
             let broker = std::sync::Arc::clone(&server.broker);
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
             tokio::spawn(async move { broker.serve(listener).await });
-            server.broker.wait_ready().await;
+            if server.bookie.is_damaged() {
+                // What lost something is never taken over: nobody waits for it.
+                _ = tokio::time::timeout(LITTLE_PATIENCE, server.broker.wait_ready()).await;
+            } else {
+                server.broker.wait_ready().await;
+            }
             Ok(server)
         };
         let booted = runtime.block_on(async {
@@ -104,6 +116,28 @@ impl Node {
             tokio::time::sleep(linger).await;
         });
         self.kill();
+    }
+
+    /// Waits until this is so.
+    pub(crate) fn wait(&self, what: &str, mut is_so: impl FnMut() -> bool) {
+        self.runtime.block_on(async {
+            let deadline = Instant::now() + PATIENCE;
+            while !is_so() {
+                assert!(Instant::now() < deadline, "in vain: {what}");
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        });
+    }
+
+    /// Waits until the bookie has published where its log ends. Nothing is seen
+    /// of that from outside, but for the time that it takes at most.
+    pub(crate) fn wait_for_publication(&self) {
+        self.runtime.block_on(async { tokio::time::sleep(5 * PUBLISH_EVERY).await });
+    }
+
+    /// Whether the bookie has found damage.
+    pub(crate) fn bookie_says_damaged(&self) -> bool {
+        self.server.bookie.is_damaged()
     }
 
     /// Ends without notice.

@@ -103,6 +103,12 @@ impl Machine {
         self.supply.locked().left = None;
     }
 
+    /// Both disks stop at this instant.
+    pub(crate) fn cut(&self) {
+        let mut state = self.supply.locked();
+        self.supply.cut(&mut state);
+    }
+
     /// The power is back. Who was plugged in before stays without.
     pub(crate) fn restore(&self) {
         let mut state = self.supply.locked();

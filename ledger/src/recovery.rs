@@ -103,8 +103,6 @@ pub struct Seal {
     pub replicas: Vec<BookieId>,
     /// Those of them that have every entry below the end durably.
     pub complete: Vec<BookieId>,
-    /// Whether an operator accepted the loss of entries above the end.
-    pub loss_accepted: bool,
 }
 
 /// What happens to a recovery.
@@ -407,12 +405,8 @@ impl Recovery {
         self.import(end, actions);
         let holders = self.replicas.iter().filter(|replica| replica.holds(end)).count()
             + self.targets.iter().filter(|target| is_filled(target, end)).count();
-        let answered = self.replicas.iter().any(|replica| replica.answer().is_some());
-        let needed = match self.loss_accepted {
-            true => usize::from(answered),
-            false => self.view.ensemble.ack_quorum(),
-        };
-        if holders < needed {
+        // Also when loss is accepted: what is left of the ledger is made safe.
+        if holders < self.view.ensemble.ack_quorum() {
             self.held_since = None;
             return self.wait_for_holders(end, holders, actions);
         }
@@ -513,7 +507,7 @@ impl Recovery {
             }
             replicas.push(bookie);
         }
-        Seal { ledger: self.view.ledger, end, replicas, complete, loss_accepted: self.loss_accepted }
+        Seal { ledger: self.view.ledger, end, replicas, complete }
     }
 
     fn replica(&mut self, bookie: BookieId) -> Option<&mut Replica> {

@@ -39,6 +39,11 @@ pub(crate) enum Ask {
 }
 
 impl Message {
+    /// Whether nobody notices that it was not taken.
+    const fn is_sent_once(&self) -> bool {
+        matches!(self, Self::Event(Event::Disconnected(_) | Event::Admission(_)))
+    }
+
     /// What it holds in memory, about.
     fn bytes(&self) -> u64 {
         let payload = match self {
@@ -90,14 +95,16 @@ impl Inbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Never blocks. A message that is alone is always taken.
+    /// Never blocks. A message that is alone is always taken, and so is one that
+    /// nobody sends again.
     pub(crate) fn push(&self, message: Message) -> Result<(), Rejected> {
         let mut state = self.state();
         if let Some(why) = &state.closed {
             return Err(Rejected::Closed(Arc::clone(why)));
         }
         let bytes = message.bytes();
-        if state.bytes > 0 && state.bytes + bytes > self.bytes_max {
+        let room = state.bytes == 0 || state.bytes + bytes <= self.bytes_max;
+        if !room && !message.is_sent_once() {
             return Err(Rejected::Full(state.bytes));
         }
         state.bytes += bytes;
@@ -138,5 +145,23 @@ impl Inbox {
     pub(crate) fn close(&self, why: &str) {
         self.state().closed.get_or_insert_with(|| why.into());
         self.arrived.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quire_ledger::replica::Admission;
+
+    use super::*;
+
+    #[test]
+    fn a_full_inbox_takes_what_nobody_sends_again() {
+        let inbox = Inbox::new(1);
+        let ask = || Message::Ask(Ask::State { ledger: LedgerId(1) }, oneshot::channel().0);
+        inbox.push(ask()).unwrap();
+        assert!(matches!(inbox.push(ask()), Err(Rejected::Full(_))));
+        inbox.push(Message::Event(Event::Disconnected(ConnectionId(1)))).unwrap();
+        inbox.push(Message::Event(Event::Admission(Admission::Fences))).unwrap();
+        assert_eq!(inbox.take(None).unwrap().len(), 3);
     }
 }

@@ -33,7 +33,7 @@ pub enum AppendEvent {
 }
 
 /// Why a bookie does not take an append or a creation. All of them are
-/// determinate: nothing was written.
+/// determinate, but `Unreadable`: nothing was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The ledger is fenced at a higher epoch (B3, B4).
@@ -55,6 +55,9 @@ pub enum Refusal {
     /// The entry is there with other bytes. Never hidden: a bug or corruption.
     #[error("entry {0} is there with other bytes")]
     Differs(EntryId),
+    /// The entry is there, and cannot be read to be compared.
+    #[error("entry {0} is there and cannot be read to be compared with this one")]
+    Unreadable(EntryId),
     /// The ledger is being imported and takes no writer's append (B7).
     #[error("the ledger is being imported")]
     Importing,

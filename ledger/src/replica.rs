@@ -166,7 +166,8 @@ pub enum Action {
         request: RequestId,
         /// The ledger.
         ledger: LedgerId,
-        /// The first entry that is missing.
+        /// The first entry that is not durable. One that is fed again is passed
+        /// over.
         from: EntryId,
         /// One past the last.
         end: EntryId,

@@ -12,8 +12,9 @@ const POOL: &str = ".pool";
 const FILLING: &str = ".filling";
 const LOG: &str = ".log";
 
-/// Zeros are written in pieces of this many bytes.
-pub const FILL_BYTES: usize = 1 << 20;
+/// Zeros are written in pieces of this many bytes: what the log writes meanwhile
+/// waits for one of them at most.
+pub const FILL_BYTES: usize = 128 << 10;
 
 /// The name of a log file.
 #[must_use]
@@ -115,13 +116,29 @@ impl FilePool {
     /// When the disk fails or is full.
     pub fn fill<D: Disk>(&self, disk: &D, mut go_on: impl FnMut() -> bool) -> io::Result<()> {
         let name = self.fresh_name(FILLING);
-        let file = disk.create(&name, self.file_bytes, Access::Direct)?;
+        let filled = self.fill_file(disk, &name, &mut go_on);
+        match filled {
+            Ok(true) => self.add(disk, &name),
+            Ok(false) => disk.remove(&name),
+            Err(error) => {
+                // Else the disk fills up with such files.
+                if let Err(left) = disk.remove(&name) {
+                    tracing::debug!(name, %left, "a file that could not be filled is left behind");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether it was filled to its end.
+    fn fill_file<D: Disk>(&self, disk: &D, name: &str, go_on: &mut impl FnMut() -> bool) -> io::Result<bool> {
+        let file = disk.create(name, self.file_bytes, Access::Direct)?;
         let mut zeros = AlignedBuffer::new(FILL_BYTES);
         zeros.resize(FILL_BYTES);
         let mut at = 0;
         while at < self.file_bytes {
             if !go_on() {
-                return disk.remove(&name);
+                return Ok(false);
             }
             let left = usize::try_from(self.file_bytes - at).unwrap_or(FILL_BYTES);
             zeros.resize(left.min(FILL_BYTES));
@@ -129,8 +146,7 @@ impl FilePool {
             at += zeros.len() as u64;
         }
         file.sync()?;
-        drop(file);
-        self.add(disk, &name)
+        Ok(true)
     }
 
     /// Takes a log file that nobody reads any more, for another use.

@@ -372,9 +372,8 @@ impl Replicas {
                 actions.push(Action::Deliver(connection, event));
             }
             Some(_) => self.refuse(connection, ledger, attempt, Refusal::Differs(entry), actions),
-            // It can't be told: neither an ack nor a refusal, which is
-            // determinate. The writer gives this replica up.
-            None => self.streams.break_off(connection, ledger, attempt),
+            // It can't be told: the writer gives this replica up.
+            None => self.refuse(connection, ledger, attempt, Refusal::Unreadable(entry), actions),
         }
     }
 
@@ -422,8 +421,9 @@ impl Replicas {
             }
             Waiting::Import { ledger, request } => {
                 let action = match self.ledgers.get(&ledger) {
-                    Some(Ledger { import: Some(end), accepted, .. }) => {
-                        Action::Import { request, ledger, from: *accepted, end: *end }
+                    // More may be accepted: it is heard of when it is durable.
+                    Some(Ledger { import: Some(end), durable, .. }) => {
+                        Action::Import { request, ledger, from: *durable, end: *end }
                     }
                     _ => Action::Respond(request, Response::Deleted),
                 };

@@ -230,8 +230,7 @@ fn b3_a_duplicate_of_a_durable_entry_is_compared_with_the_log() {
     bookie.told();
     for (check, crc, expected) in [
         (0, Some(record(0, 1, b"a").header.payload_crc), vec!["2 hears 7 durable 1"]),
-        // Unreadable: it is neither acknowledged nor refused.
-        (1, None, vec![]),
+        (1, None, vec!["2 hears refused: Unreadable(EntryId(0))"]),
     ] {
         bookie.append(TWO, 0, 1, b"a");
         assert_eq!(bookie.told(), ["check 0"]);
@@ -400,6 +399,26 @@ fn b7_an_import_goes_on_where_it_was_cut_short() {
     bookie.ask(import);
     let (from, end) = (EntryId(1), EntryId(2));
     assert_eq!(bookie.told, [Action::Import { request: RequestId(1), ledger: LEDGER, from, end }]);
+}
+
+#[test]
+fn b7_an_import_asked_for_again_waits_for_what_is_not_durable_yet() {
+    let mut bookie = Bookie::new();
+    let import = |request| Event::Import { request, ledger: LEDGER, end: EntryId(2) };
+    bookie.ask(import);
+    bookie.durable();
+    bookie.told();
+    bookie.step(Event::Imported(record(0, 1, b"a")));
+    bookie.ask(import);
+    bookie.step(Event::Imported(record(1, 1, b"a")));
+    // The import's own record, and entry 0.
+    bookie.step(Event::Durable(Ticket(2)));
+    let (from, end) = (EntryId(1), EntryId(2));
+    let again = Action::Import { request: RequestId(2), ledger: LEDGER, from, end };
+    assert!(bookie.told.contains(&again), "{:?}", bookie.told);
+    bookie.told();
+    bookie.durable();
+    assert_eq!(bookie.told, [Action::ImportDurable { ledger: LEDGER, durable: end }]);
 }
 
 #[test]

@@ -430,6 +430,7 @@ fn put_refusal(to: &mut Vec<u8>, refusal: Refusal) {
         Refusal::Importing => (7, 0),
         Refusal::Corrupt => (8, 0),
         Refusal::ReadOnly => (9, 0),
+        Refusal::Unreadable(entry) => (10, entry.0),
     };
     to.put_u8(kind);
     to.put_u64_le(number);
@@ -447,6 +448,7 @@ fn get_refusal(from: &mut &[u8]) -> Result<Refusal, FrameError> {
         (7, 0) => Refusal::Importing,
         (8, 0) => Refusal::Corrupt,
         (9, 0) => Refusal::ReadOnly,
+        (10, entry) => Refusal::Unreadable(EntryId(entry)),
         _ => return Err(FrameError::Malformed("a refusal of an unknown kind")),
     })
 }

@@ -68,10 +68,7 @@ pub enum OpenError {
         source: Box<redb::Error>,
     },
     /// What it holds is not what was written to it.
-    #[error(
-        "the metadata file {path} is damaged: {problem}. Put the newest backup of it in its place; \
-         a broker notices if records are newer than it"
-    )]
+    #[error("the metadata file {path} is damaged: {problem}")]
     Damaged {
         /// The file.
         path: PathBuf,

@@ -29,7 +29,7 @@ use quire_metadata::partition::Leadership;
 use quire_metadata::typed::Versioned;
 use quire_metadata::view::PartitionView;
 use quire_proto::fault::{Fault, planted};
-use quire_proto::id::{BookieId, Epoch, LedgerId, Offset};
+use quire_proto::id::{BookieId, EntryId, Epoch, LedgerId, Offset};
 
 use crate::leadership::scan::{self, ReadFailed, Scan, Unreadable};
 use crate::log::PartitionLog;
@@ -222,8 +222,12 @@ impl Promotion {
     #[must_use]
     pub fn waiting(&self) -> Option<Waiting> {
         match &self.phase {
-            Phase::Recovering(recovering) => recovering.machine.blocked().cloned().map(Waiting::Recovery),
-            Phase::Restoring { scan, .. } => scan.unreadable().cloned().map(Waiting::Restoring),
+            Phase::Recovering(recovering) if recovering.sealing.is_none() => {
+                recovering.machine.blocked().cloned().map(Waiting::Recovery)
+            }
+            Phase::Recovering(_) | Phase::Restoring { .. } => {
+                self.scan()?.unreadable().cloned().map(Waiting::Restoring)
+            }
             Phase::New | Phase::Over => None,
         }
     }
@@ -294,10 +298,8 @@ impl Promotion {
         }
     }
 
-    /// What a seal says must be read from every entry: only what is restored may
-    /// be known in part.
     fn accept_loss(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        if let Phase::Restoring { scan, .. } = &mut self.phase {
+        if let Some(scan) = self.scan_mut() {
             scan.accept_loss();
             return self.scan_on(now, effects);
         }
@@ -474,8 +476,9 @@ impl Promotion {
 
     fn seal_as_scanned(&mut self, now: Now, seal: Seal, headers: scan::Headers, effects: &mut Vec<Effect>) {
         let Some(last) = &self.last else { return };
+        // Where the loss of entries at the end was accepted, it ends before them.
         let sealed = Sealed {
-            end: seal.end,
+            end: EntryId(seal.end.0.saturating_sub(headers.lost_at_end)),
             next_offset: headers.next_offset.unwrap_or(last.segment.base_offset),
             bytes: headers.bytes,
             complete: seal.complete,

@@ -31,6 +31,8 @@ pub struct Headers {
     pub bytes: u64,
     /// Entries that were left out, for their loss was accepted.
     pub lost: u64,
+    /// How many of them come after the last that was read.
+    pub lost_at_end: u64,
     snapshot: Vec<u8>,
 }
 
@@ -42,6 +44,7 @@ impl Default for Headers {
             max_timestamp_ms: i64::MIN,
             bytes: 0,
             lost: 0,
+            lost_at_end: 0,
             snapshot: Vec::new(),
         }
     }
@@ -289,7 +292,7 @@ impl Headers {
     /// is known of producers begins behind it.
     fn leave_out(&mut self) {
         self.lost += 1;
-        self.next_offset = None;
+        self.lost_at_end += 1;
         self.snapshot = Vec::new();
         let unknown = Restored { running_max_ms: i64::MIN, ..Restored::default() };
         self.restored.get_or_insert(unknown);
@@ -303,9 +306,11 @@ impl Headers {
         self.bytes += u64::from(record.header.payload_len);
         let prefix = record.payload.to_bytes();
         let (header, len) = EntryHeader::decode(&prefix).map_err(|error| error.to_string())?;
-        if self.next_offset.is_some_and(|next| next != header.base_offset) {
+        let follows = self.next_offset.is_none_or(|next| next == header.base_offset);
+        if !follows && self.lost_at_end == 0 {
             return Err("its offset does not follow the one before".to_owned());
         }
+        self.lost_at_end = 0;
         self.next_offset = Some(header.next_offset());
         match header.kind {
             // Of one that is not whole.

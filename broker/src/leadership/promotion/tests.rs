@@ -288,3 +288,27 @@ fn a_recovery_ends_when_another_leads() {
         assert!(case.effects.is_empty(), "nothing follows");
     }
 }
+
+#[test]
+fn a_ledger_whose_last_entry_is_lost_is_sealed_before_it_once_that_is_accepted() {
+    let (mut case, call) = recovering();
+    case.answer(2, call, Response::Unknown("damaged".to_owned()));
+    case.effects.retain(|effect| matches!(effect, Effect::Call { .. }));
+    let call = case.call();
+    case.answer(2, call, Response::Unknown("damaged".to_owned()));
+    let waiting = case.promotion.waiting().expect("it says so");
+    assert_eq!(waiting.ledger(), LedgerId(9));
+    case.effects.clear();
+    case.step(3, Event::AcceptLoss);
+    for _replica in 0..2 {
+        case.effects.retain(|effect| matches!(effect, Effect::Call { .. }));
+        let call = case.call();
+        case.answer(3, call, Response::Unknown("damaged".to_owned()));
+    }
+    let step = case.effects.iter().find_map(|effect| match effect {
+        Effect::Step(step) => Some(format!("{step:?}")),
+        _ => None,
+    });
+    let step = step.expect("it is sealed");
+    assert!(step.contains("end: EntryId(0)") && step.contains("next_offset: Offset(4)"), "{step}");
+}

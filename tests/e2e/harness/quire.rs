@@ -57,7 +57,8 @@ impl Finished {
         for text in texts {
             assert!(self.stderr.contains(text), "'{text}' is missing in: {}", self.stderr);
         }
-        let advises = self.stderr.contains("what to do: ") || self.stderr.contains("try '--help'");
+        // Who interrupts knows what to do.
+        let advises = self.stderr.contains("what to do: ") || self.stderr.contains("--help") || code == 130;
         assert!(advises, "nothing is said of what to do: {}", self.stderr);
         assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
         self

@@ -15,6 +15,9 @@ use quire_metadata::typed::Versioned;
 use quire_proto::id::BookieId;
 use tokio::sync::watch;
 
+#[cfg(test)]
+pub mod fake;
+
 /// A bookie that does not answer in this time is taken for away.
 const ANSWER: Duration = Duration::from_secs(10);
 
@@ -119,6 +122,14 @@ impl Bookies {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<BookieId, Arc<dyn BookieLink>>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+impl Bookies {
+    /// As if these had registered.
+    pub(crate) fn set_live(&self, live: Live) {
+        self.live.send_replace(live);
     }
 }
 

@@ -199,7 +199,11 @@ const fn as_gauge(number: usize) -> f64 {
     number as f64
 }
 
-fn context(options: Options, store: Arc<dyn Store>, connector: Arc<dyn Connector>) -> Result<Context, Error> {
+pub(crate) fn context(
+    options: Options,
+    store: Arc<dyn Store>,
+    connector: Arc<dyn Connector>,
+) -> Result<Context, Error> {
     let invalid = |option, problem: String| Error::Option { option, problem };
     let keys = Keys::new(&options.cluster).map_err(|error| invalid("cluster", error.to_string()))?;
     let broker = options.id.parse().map_err(|error: InvalidBrokerName| invalid("id", error.to_string()))?;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared};
+use futures_util::future::{BoxFuture, Shared, WeakShared};
 use moka::sync::Cache;
 use quire_ledger::message::{Read, Request, Response};
 use quire_ledger::record::Record;
@@ -38,17 +38,38 @@ const OVERHEAD: usize = 256;
 /// Where an offset was found, to go on from. Never trusted over the data.
 const HINTS: u64 = 16_384;
 
+/// A place that is read from.
+type Place = (LedgerId, EntryId);
 type Run = Arc<Vec<Arc<StoredEntry>>>;
-type Flight = Shared<BoxFuture<'static, Result<Run, Failure>>>;
+type Reading = BoxFuture<'static, Result<Run, Failure>>;
+/// Reads under way. Only those that wait for one hold it: when they have all gone
+/// away, so has the read, with what it held at the bookie.
+type Flights = Mutex<HashMap<Place, WeakShared<Reading>>>;
 
 /// Reads entries of ledgers.
 #[derive(Debug)]
 pub struct Cold {
     bookies: Arc<Bookies>,
-    entries: Cache<(LedgerId, EntryId), Arc<StoredEntry>>,
+    entries: Cache<Place, Arc<StoredEntry>>,
     heads: Cache<(LedgerId, u64), Arc<Vec<EntryHeader>>>,
     hints: Cache<(LedgerId, Offset), EntryId>,
-    flights: Mutex<HashMap<(LedgerId, EntryId), Flight>>,
+    flights: Flights,
+}
+
+/// Somebody waits for the read at a place. Made before the read is joined, so
+/// that it is dropped after it.
+struct Waiting<'a> {
+    flights: &'a Flights,
+    place: Place,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut flights = lock(self.flights);
+        if flights.get(&self.place).is_some_and(|flight| flight.upgrade().is_none()) {
+            flights.remove(&self.place);
+        }
+    }
 }
 
 impl Cold {
@@ -74,17 +95,18 @@ impl Cold {
     }
 
     /// One entry of a segment, from the cache or with those that follow it.
+    /// Cancel-safe: a read that nobody waits for any more is abandoned.
     ///
     /// # Errors
-    /// `DATA_UNAVAILABLE` when no replica gives it.
+    /// `DATA_UNAVAILABLE` when every replica answers that it cannot give it,
+    /// `NOT_ENOUGH_BOOKIES` when one that might does not answer.
     pub async fn entry(&self, segment: &Segment, entry: EntryId) -> Result<Arc<StoredEntry>, Failure> {
         let key = (segment.ledger, entry);
         if let Some(found) = self.entries.get(&key) {
             return Ok(found);
         }
-        let run = self.flight(segment, entry).await;
-        self.lock().remove(&key);
-        let run = run?;
+        let _waiting = Waiting { flights: &self.flights, place: key };
+        let run = self.flight(segment, entry).await?;
         for (entry, stored) in (entry.0..).zip(run.iter()) {
             self.entries.insert((segment.ledger, EntryId(entry)), Arc::clone(stored));
         }
@@ -95,7 +117,7 @@ impl Cold {
     /// segment may be read.
     ///
     /// # Errors
-    /// `DATA_UNAVAILABLE` when no replica gives them.
+    /// As [`Cold::entry`].
     pub async fn heads(&self, segment: &Segment, group: u64) -> Result<Arc<Vec<EntryHeader>>, Failure> {
         let key = (segment.ledger, group);
         let (first, end) = (group * HEADS, segment.end.0.min((group + 1) * HEADS));
@@ -132,21 +154,22 @@ impl Cold {
         self.hints.insert((ledger, offset), entry);
     }
 
-    fn flight(&self, segment: &Segment, entry: EntryId) -> Flight {
-        let key = (segment.ledger, entry);
-        let mut flights = self.lock();
-        if let Some(flight) = flights.get(&key) {
-            return flight.clone();
+    fn flight(&self, segment: &Segment, entry: EntryId) -> Shared<Reading> {
+        let place = (segment.ledger, entry);
+        let mut flights = lock(&self.flights);
+        if let Some(flight) = flights.get(&place).and_then(WeakShared::upgrade) {
+            return flight;
         }
         let (bookies, segment) = (Arc::clone(&self.bookies), segment.clone());
         let flight = async move { read_run(&bookies, &segment, entry).await.map(Arc::new) }.boxed().shared();
-        flights.insert(key, flight.clone());
+        // It was not polled, so it is there.
+        flights.extend(flight.downgrade().map(|flight| (place, flight)));
         flight
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<(LedgerId, EntryId), Flight>> {
-        self.flights.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock(flights: &Flights) -> MutexGuard<'_, HashMap<Place, WeakShared<Reading>>> {
+    flights.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn weight(bytes: usize) -> u32 {
@@ -188,6 +211,7 @@ async fn read(
     let max_entries = if prefix { max_entries } else { max_entries.min(READ_ENTRIES) };
     let request = Read { ledger: segment.ledger, from, max_entries, max_bytes: READ_BYTES, prefix };
     let mut causes = Vec::new();
+    let mut all_answered = true;
     for &bookie in segment.replicas.iter() {
         let cause = match bookies.call(bookie, Request::Read(request)).await {
             Ok(Response::Entries(mut records)) => match check(&request, &records) {
@@ -204,11 +228,15 @@ async fn read(
             Ok(Response::Deleted) => "the ledger is deleted there".to_owned(),
             Ok(Response::Unknown(why)) => why,
             Ok(other) => format!("it answered {other:?}"),
-            Err(error) => error.cause,
+            Err(error) => {
+                all_answered = false;
+                error.cause
+            }
         };
         causes.push(format!("bookie {bookie}: {cause}"));
     }
-    Err(unavailable(segment, from, &causes.join("; ")))
+    let causes = causes.join("; ");
+    Err(if all_answered { unavailable(segment, from, &causes) } else { away(segment, from, &causes) })
 }
 
 /// A record that is not the one that was asked for is never taken for it.
@@ -240,3 +268,13 @@ fn unavailable(segment: &Segment, entry: EntryId, cause: &str) -> Failure {
     let message = format!("entry {entry} of ledger {} cannot be read: {cause}", segment.ledger);
     Failure::new(ErrorReason::DataUnavailable, message)
 }
+
+/// One of the bookies that did not answer may have it.
+fn away(segment: &Segment, entry: EntryId, cause: &str) -> Failure {
+    let message =
+        format!("entry {entry} of ledger {} cannot be read now: {cause}; try again", segment.ledger);
+    Failure::new(ErrorReason::NotEnoughBookies, message)
+}
+
+#[cfg(test)]
+mod tests;

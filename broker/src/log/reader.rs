@@ -29,7 +29,7 @@ impl Reader {
     ///
     /// # Errors
     /// When nothing could be collected: `OFFSET_OUT_OF_RANGE`, `NOT_READY`,
-    /// `NOT_LEADER`, `DATA_UNAVAILABLE`.
+    /// `NOT_LEADER`, `NOT_ENOUGH_BOOKIES`, `DATA_UNAVAILABLE`.
     pub async fn read(
         &self,
         log: &PartitionLog,
@@ -39,16 +39,18 @@ impl Reader {
     ) -> Result<Offset, Failure> {
         let mut at = offset;
         while out.bytes < max_bytes.max(1) {
+            let before = at;
             let step = match log.find(at, max_bytes, out) {
                 Ok(Found::Tail(next)) => return Ok(next),
                 Ok(Found::End) => return Ok(at),
-                Ok(Found::Cold(segment)) => self.read_cold(log, &segment, at, max_bytes, out).await,
+                Ok(Found::Cold(segment)) => self.read_cold(log, &segment, &mut at, max_bytes, out).await,
                 Err(failure) => Err(failure),
             };
             match step {
-                Ok(next) if next == at => return Ok(at),
-                Ok(next) => at = next,
-                // What was collected before is good.
+                Ok(()) if at == before => return Ok(at),
+                Ok(()) => {}
+                // What was collected before is good. The failure is told to
+                // whoever asks for this offset first.
                 Err(_) if at > offset => return Ok(at),
                 Err(failure) => return Err(failure),
             }
@@ -70,23 +72,21 @@ impl Reader {
         Ok(None)
     }
 
-    /// The same from one segment.
+    /// The same from one segment. Moves `at` on with what is collected, also when
+    /// it fails in the end.
     async fn read_cold(
         &self,
         log: &PartitionLog,
         segment: &Segment,
-        offset: Offset,
+        at: &mut Offset,
         max_bytes: usize,
         out: &mut Batches,
-    ) -> Result<Offset, Failure> {
-        let mut entry = self.locate(log, segment, offset).await?;
-        let mut at = offset;
+    ) -> Result<(), Failure> {
+        let mut entry = self.locate(log, segment, *at).await?;
         while entry < segment.end {
             let stored = self.cold.entry(segment, entry).await?;
-            let next = stored.collect(at, max_bytes, out);
-            let whole = next >= stored.header.next_offset();
-            at = next;
-            if !whole {
+            *at = stored.collect(*at, max_bytes, out);
+            if *at < stored.header.next_offset() {
                 break;
             }
             entry = entry.next();
@@ -94,8 +94,8 @@ impl Reader {
                 break;
             }
         }
-        self.cold.expect(segment.ledger, at, entry);
-        Ok(at)
+        self.cold.expect(segment.ledger, *at, entry);
+        Ok(())
     }
 
     /// The entry that holds this offset.
@@ -121,3 +121,6 @@ impl Reader {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -252,7 +252,7 @@ impl PartitionLog {
         let state = self.lock();
         match state.standing {
             Standing::Deposed | Standing::Deleted => self.check(&state)?,
-            Standing::Recovering if offset >= state.latest => self.check(&state)?,
+            Standing::Recovering if offset >= state.readable() => self.check(&state)?,
             Standing::Recovering | Standing::Leading => {}
         }
         let Bounds { earliest, latest } = state.bounds();
@@ -306,6 +306,12 @@ impl State {
         Bounds { earliest, latest: self.latest }
     }
 
+    /// The offset after what the segments hold for certain: while a partition is
+    /// taken over again, `latest` may be above it (T2).
+    fn readable(&self) -> Offset {
+        self.segments.last().map(|last| last.next_offset).unwrap_or_default()
+    }
+
     fn collect_tail(&self, offset: Offset, max_bytes: usize, out: &mut Batches) -> Option<Offset> {
         let first = self.tail.front()?;
         if offset < first.header.base_offset {
@@ -332,8 +338,10 @@ impl State {
 mod tests {
     use quire_proto::batch::{Builder, NO_HEADERS, Producer};
     use quire_proto::codec::Compression;
+    use quire_proto::v1::ErrorReason;
 
     use super::*;
+    use crate::bookies::fake::segment;
     use crate::entry::{EntryBuilder, Line};
 
     /// An entry of one-record batches with values of these lengths.
@@ -374,6 +382,31 @@ mod tests {
             let mut out = Batches::default();
             let went_on = state.collect_tail(Offset(0), max_bytes, &mut out);
             assert_eq!(went_on, Some(Offset(next)), "{max_bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn what_a_retaken_partition_is_not_certain_of_is_not_ready() {
+        let topic = Topic {
+            id: quire_proto::id::TopicId::default(),
+            name: "t".parse().unwrap(),
+            partitions: 1,
+            replicas: 1,
+            ack_quorum: 1,
+            config: crate::topic::TopicConfig::default(),
+        };
+        let log = PartitionLog::new(PartitionId::default(), Arc::new(topic));
+        let sealed = segment(1, 0, 3, &[1]);
+        let led = |end| vec![sealed.clone(), segment(2, 3, end, &[1])];
+        log.leading(Epoch(1), led(2), Offset(5));
+        log.stopped(Standing::Deposed);
+        // Nothing is known of the last ledger until it is recovered.
+        log.recovering(Epoch(2), led(0));
+        assert_eq!(log.known_bounds().latest, Offset(5), "it never goes back");
+        let find = |offset| log.find(Offset(offset), 1, &mut Batches::default());
+        assert!(matches!(find(2), Ok(Found::Cold(segment)) if segment == sealed));
+        for offset in 3..7 {
+            assert_eq!(find(offset).unwrap_err().reason, ErrorReason::NotReady, "{offset}");
         }
     }
 }

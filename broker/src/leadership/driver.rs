@@ -2,6 +2,7 @@
 //! until the partition can be led.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::future::BoxFuture;
@@ -16,7 +17,7 @@ use quire_metadata::typed::{Typed, Versioned};
 use quire_metadata::view;
 use quire_proto::id::BookieId;
 use rand::seq::SliceRandom;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::context::{Backoff, Context};
 use crate::leadership::promotion::{Effect, Event, Promoted, Promotion, Waiting};
@@ -87,15 +88,21 @@ struct Driver {
     mailbox: Arc<Mailbox>,
     links: HashMap<BookieId, Option<Arc<dyn BookieLink>>>,
     work: FuturesUnordered<BoxFuture<'static, Done>>,
+    /// What ended while a turn was waited for.
+    early: Vec<Done>,
+    turns: Arc<Semaphore>,
+    turn: Option<OwnedSemaphorePermit>,
 }
 
 /// Brings a partition from taken over to ready to be led; `None` when another
-/// leads it. A recovery that is blocked waits on. Not cancel-safe: a promotion
-/// that was dropped is begun anew by another take-over.
+/// leads it. A recovery that is blocked waits on. It works in its turn, which it
+/// gives back while bookies hold it up: others may find theirs. Not cancel-safe: a
+/// promotion that was dropped is begun anew by another take-over.
 pub async fn promote(
     context: Arc<Context>,
     promotion: Promotion,
     patience: Arc<Patience>,
+    turns: Arc<Semaphore>,
 ) -> Option<Box<Promoted>> {
     let driver = Driver {
         context,
@@ -104,6 +111,9 @@ pub async fn promote(
         mailbox: Arc::default(),
         links: HashMap::new(),
         work: FuturesUnordered::new(),
+        early: Vec::new(),
+        turns,
+        turn: None,
     };
     driver.run().await
 }
@@ -112,12 +122,18 @@ impl Driver {
     async fn run(mut self) -> Option<Box<Promoted>> {
         let mut effects = Vec::new();
         let mut accept_loss = self.patience.accept_loss.subscribe();
+        self.take_turn().await;
         if let Some(ledger) = self.promotion.unsealed() {
             tracing::info!(partition = self.promotion.log().name(), %ledger, "recovering the last ledger");
             metrics::counter!("quire_broker_recoveries_total").increment(1);
         }
         self.promotion.start(self.context.clock.now(), &mut effects);
         loop {
+            if self.promotion.is_held_up() {
+                self.turn = None;
+            } else if self.turn.is_none() {
+                self.take_turn().await;
+            }
             for effect in effects.drain(..) {
                 match effect {
                     Effect::Promoted(promoted) => return self.finish(Some(promoted)),
@@ -129,6 +145,21 @@ impl Driver {
             let events = self.wait(&mut accept_loss).await;
             let now = self.context.clock.now();
             events.into_iter().for_each(|event| self.promotion.step(now, event, &mut effects));
+        }
+    }
+
+    /// What is under way goes on meanwhile: it may hold what others need.
+    async fn take_turn(&mut self) {
+        let mut turn = pin!(Arc::clone(&self.turns).acquire_owned());
+        loop {
+            tokio::select! {
+                // The semaphore is never closed.
+                taken = &mut turn => {
+                    self.turn = taken.ok();
+                    return;
+                }
+                Some(done) = self.work.next() => self.early.push(done),
+            }
         }
     }
 
@@ -254,6 +285,10 @@ impl Driver {
 
     /// Waits for something to happen.
     async fn wait(&mut self, accept_loss: &mut watch::Receiver<bool>) -> Vec<Event> {
+        let early = std::mem::take(&mut self.early);
+        if !early.is_empty() {
+            return early.into_iter().map(|done| self.done(done)).collect();
+        }
         let due = self.promotion.deadline().map(|due| self.context.clock.instant(due));
         let tick = async {
             match due {
@@ -311,3 +346,6 @@ async fn settle(context: Arc<Context>, step: Box<RecoveryStep>) -> Done {
         }
     })
 }
+
+#[cfg(test)]
+mod tests;

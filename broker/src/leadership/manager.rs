@@ -26,7 +26,8 @@ use crate::log::partition::Standing;
 use crate::shard::Inbox;
 use crate::shard::driver::Control;
 
-/// Partitions that are recovered and restored at once.
+/// Partitions that are recovered and restored at once, beside those that are held
+/// up.
 const RECOVERIES: usize = 64;
 
 /// A partition that was lost is looked at again after this long.
@@ -208,8 +209,9 @@ impl Manager {
         let Taken { view, taken } = taken;
         let promotion = Promotion::new(Arc::clone(&log), &view, taken, promotion::Options::default());
         self.context.spawn(async move {
-            let Ok(_turn) = Arc::clone(&manager.recoveries).acquire_owned().await else { return };
-            let Some(promoted) = promote(Arc::clone(&manager.context), promotion, patience).await else {
+            let turns = Arc::clone(&manager.recoveries);
+            let Some(promoted) = promote(Arc::clone(&manager.context), promotion, patience, turns).await
+            else {
                 return manager.deposed.add(log.id);
             };
             tracing::debug!(

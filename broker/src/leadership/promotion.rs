@@ -232,6 +232,20 @@ impl Promotion {
         }
     }
 
+    /// Whether bookies hold it up: there is next to nothing to do until they give
+    /// what it needs.
+    #[must_use]
+    pub fn is_held_up(&self) -> bool {
+        match &self.phase {
+            Phase::Recovering(recovering) => {
+                let scan = recovering.sealing.as_ref().map(|(_, scan)| scan);
+                recovering.machine.blocked().is_some() || scan.is_some_and(Scan::is_held_up)
+            }
+            Phase::Restoring { scan, .. } => scan.is_held_up(),
+            Phase::New | Phase::Over => false,
+        }
+    }
+
     /// When [`Event::Tick`] is of use next.
     #[must_use]
     pub fn deadline(&self) -> Option<Millis> {
@@ -550,4 +564,4 @@ fn view_of(ledger: &LedgerMetadata) -> Option<View> {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

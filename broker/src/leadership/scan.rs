@@ -192,6 +192,12 @@ impl Scan {
         self.unreadable.as_ref()
     }
 
+    /// Whether the last round of all replicas gave nothing, or a pause goes on.
+    #[must_use]
+    pub const fn is_held_up(&self) -> bool {
+        self.retry_at.is_some() || self.pause_ms > self.options.retry_ms
+    }
+
     /// Leaves out, from now on, what no replica can give. An entry of which a
     /// replica does not answer is waited for.
     pub fn accept_loss(&mut self) {

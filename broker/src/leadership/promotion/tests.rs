@@ -21,7 +21,7 @@ fn at(millis: u64) -> Now {
     Now { millis: Millis(millis), wall_ms: 7 }
 }
 
-fn ledger(id: u64, state: LedgerState) -> Versioned<LedgerMetadata> {
+pub fn ledger(id: u64, state: LedgerState) -> Versioned<LedgerMetadata> {
     let value = LedgerMetadata {
         id: LedgerId(id),
         owner: PartitionId::default(),
@@ -36,7 +36,7 @@ fn ledger(id: u64, state: LedgerState) -> Versioned<LedgerMetadata> {
     Versioned { value, revision: Revision(5) }
 }
 
-fn sealed(next_offset: u64) -> LedgerState {
+pub fn sealed(next_offset: u64) -> LedgerState {
     LedgerState::Sealed(Sealed {
         end: EntryId(1),
         next_offset: Offset(next_offset),
@@ -48,7 +48,7 @@ fn sealed(next_offset: u64) -> LedgerState {
 }
 
 /// Entry 0 of a ledger: a whole snapshot of the state below this offset.
-fn snapshot(ledger: u64, next_offset: u64) -> Record {
+pub fn snapshot(ledger: u64, next_offset: u64) -> Record {
     let snapshot = Snapshot {
         next_offset: Offset(next_offset),
         running_max_ms: 3,
@@ -76,31 +76,34 @@ struct Case {
     effects: Vec<Effect>,
 }
 
+pub fn promotion(last: Option<Versioned<LedgerMetadata>>) -> Promotion {
+    let topic = Topic {
+        id: TopicId::default(),
+        name: "t".parse().unwrap(),
+        partitions: 1,
+        replicas: 2,
+        ack_quorum: 1,
+        config: TopicConfig::default(),
+    };
+    let id = PartitionId::default();
+    let chain = last.iter().map(|ledger| Link {
+        sequence: ChainSequence(0),
+        segment: Versioned {
+            value: Place { base_offset: Offset(4), ledger: ledger.value.id },
+            revision: Revision(5),
+        },
+        ledger: ledger.clone(),
+    });
+    let view = PartitionView { id, partition: None, chain: chain.collect(), revision: Revision(5) };
+    let leadership = Leadership { partition: id, epoch: MINE, minted: Revision(6) };
+    let log = PartitionLog::new(id, Arc::new(topic));
+    let taken = TakenOver { leadership, last };
+    Promotion::new(log, &view, taken, Options::default())
+}
+
 impl Case {
     fn new(last: Option<Versioned<LedgerMetadata>>) -> Self {
-        let topic = Topic {
-            id: TopicId::default(),
-            name: "t".parse().unwrap(),
-            partitions: 1,
-            replicas: 2,
-            ack_quorum: 1,
-            config: TopicConfig::default(),
-        };
-        let id = PartitionId::default();
-        let chain = last.iter().map(|ledger| Link {
-            sequence: ChainSequence(0),
-            segment: Versioned {
-                value: Place { base_offset: Offset(4), ledger: ledger.value.id },
-                revision: Revision(5),
-            },
-            ledger: ledger.clone(),
-        });
-        let view = PartitionView { id, partition: None, chain: chain.collect(), revision: Revision(5) };
-        let leadership = Leadership { partition: id, epoch: MINE, minted: Revision(6) };
-        let log = PartitionLog::new(id, Arc::new(topic));
-        let taken = TakenOver { leadership, last };
-        let promotion = Promotion::new(log, &view, taken, Options::default());
-        let mut case = Self { promotion, effects: Vec::new() };
+        let mut case = Self { promotion: promotion(last), effects: Vec::new() };
         case.promotion.start(at(0), &mut case.effects);
         case
     }

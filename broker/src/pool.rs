@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use quire_ledger::ensemble::Ensemble;
 use quire_ledger::message::{Refusal, Request, Response};
+use quire_metadata::bookie::BookieLiveness;
 use quire_metadata::id_block::IdKind;
 use quire_metadata::operations::ids::{self, HeldBlock, ReleaseBlock};
 use quire_metadata::store::StoreError;
@@ -138,16 +139,18 @@ impl LedgerPool {
         }
     }
 
-    /// A spare whose bookies are all still alive.
+    /// A spare whose bookies are all still alive and take appends.
     fn take_spare(&self, target: Target) -> Option<Spare> {
         let live = self.context.bookies.live();
         let live = live.borrow();
         let mut state = self.lock();
         let spares = state.spares.get_mut(&target)?;
+        let is_writable = |found: Option<&BookieLiveness>| found.is_some_and(|found| !found.read_only);
+        let writable = live.values().filter(|found| is_writable(Some(found))).count();
+        let best = (target.replicas as usize).min(writable);
         let usable = |spare: &Spare| {
             let replicas = spare.ensemble.replicas();
-            let best = (target.replicas as usize).min(live.len());
-            replicas.len() >= best && replicas.iter().all(|bookie| live.contains_key(bookie))
+            replicas.len() >= best && replicas.iter().all(|bookie| is_writable(live.get(bookie)))
         };
         while let Some(spare) = spares.pop() {
             if usable(&spare) {
@@ -338,3 +341,6 @@ impl State {
         self.retired.extend(self.block.take().map(|block| block.held));
     }
 }
+
+#[cfg(test)]
+pub mod tests;

@@ -36,21 +36,24 @@ pub enum Control {
     /// The topic is gone: stop leading it.
     Remove(PartitionId),
     /// A ledger that was asked for.
-    Ledger { partition: PartitionId, epoch: Epoch, spare: Spare },
+    Ledger { partition: PartitionId, epoch: Epoch, target: Target, spare: Spare },
     /// There is none yet.
     NoLedger { partition: PartitionId, epoch: Epoch, cause: NoLedger },
     /// What became of a roll.
     Rolled { partition: PartitionId, epoch: Epoch, result: Box<RollResult> },
-    /// A bookie's answer about a ledger.
+    /// A bookie's answer about a ledger, over the link of this number.
     State {
         partition: PartitionId,
         epoch: Epoch,
         bookie: BookieId,
+        number: u64,
         ledger: LedgerId,
-        answer: Option<Response>,
+        answer: Response,
     },
     /// A link was made.
     Linked { link: Arc<dyn BookieLink>, number: u64 },
+    /// The link to this bookie broke, and another is being made.
+    LinkBroken { bookie: BookieId },
     /// The metadata store answered a read that was sent then (W4).
     MetadataAnswered { sent: Millis },
     /// Seal everything and end.
@@ -169,9 +172,12 @@ impl Shard {
                     self.remove(at, Standing::Deleted);
                 }
             }
-            Control::Ledger { partition, epoch, spare } => match self.find(partition, epoch) {
+            Control::Ledger { partition, epoch, target, spare } => match self.find(partition, epoch) {
                 Some(at) => self.ledger_ready(at, spare),
-                None => tracing::debug!(ledger = %spare.ledger, "a ledger came too late"),
+                None => {
+                    tracing::debug!(ledger = %spare.ledger, "a ledger came too late");
+                    self.pool.put_back(target, spare);
+                }
             },
             Control::NoLedger { partition, epoch, cause } => {
                 if let Some(at) = self.find(partition, epoch) {
@@ -184,15 +190,12 @@ impl Shard {
                     self.rolled(at, *result);
                 }
             }
-            Control::State { partition, epoch, bookie, ledger, answer } => {
-                if let Some(at) = self.find(partition, epoch) {
-                    self.step(
-                        at,
-                        match answer {
-                            Some(response) => chain::Event::State { bookie, ledger, response },
-                            None => chain::Event::LinkBroken { bookie },
-                        },
-                    );
+            Control::State { partition, epoch, bookie, number, ledger, answer: response } => {
+                // What an earlier link said is asked of the next one again.
+                if self.links.is_current(bookie, number)
+                    && let Some(at) = self.find(partition, epoch)
+                {
+                    self.step(at, chain::Event::State { bookie, ledger, response });
                 }
             }
             Control::Linked { link, number } => {
@@ -203,6 +206,7 @@ impl Shard {
                     });
                 }
             }
+            Control::LinkBroken { bookie } => self.link_broken(bookie),
             Control::MetadataAnswered { sent } => {
                 self.probing = false;
                 self.with_all(|leader, now, effects| leader.metadata_answered(now, sent, effects));
@@ -257,10 +261,15 @@ impl Shard {
         }
         if reports.broken {
             self.links.reconnect(bookie);
-            self.with_all(|leader, now, effects| {
-                leader.step(now, chain::Event::LinkBroken { bookie }, effects);
-            });
+            self.link_broken(bookie);
         }
+    }
+
+    /// The link is every partition's.
+    fn link_broken(&mut self, bookie: BookieId) {
+        self.with_all(|leader, now, effects| {
+            leader.step(now, chain::Event::LinkBroken { bookie }, effects);
+        });
     }
 
     fn produce(&mut self, piece: Piece) {
@@ -328,7 +337,7 @@ impl Shard {
                 }
             }
             Effect::AskState { bookie, ledger } => match self.links.get(bookie) {
-                Ok(link) => self.ask_state(at, &link, ledger),
+                Ok((link, number)) => self.ask_state(at, &link, number, ledger),
                 Err(_) => broken.push(bookie),
             },
             Effect::RequestLedger => self.request_ledger(at),
@@ -383,7 +392,7 @@ impl Shard {
             let mut told = false;
             loop {
                 match pool.take(target).await {
-                    Ok(spare) => return inbox.control(Control::Ledger { partition, epoch, spare }),
+                    Ok(spare) => return inbox.control(Control::Ledger { partition, epoch, target, spare }),
                     Err(cause) if !told => {
                         told = true;
                         inbox.control(Control::NoLedger { partition, epoch, cause });
@@ -398,14 +407,16 @@ impl Shard {
         });
     }
 
-    fn ask_state(&self, at: usize, link: &Arc<dyn BookieLink>, ledger: LedgerId) {
+    /// A question that fails on a link that stays is as one without an answer: it
+    /// is asked again.
+    fn ask_state(&self, at: usize, link: &Arc<dyn BookieLink>, number: u64, ledger: LedgerId) {
         let Some(slot) = self.slots.get(at).and_then(Option::as_ref) else { return };
         let (partition, epoch) = (slot.leader.log().id, slot.leader.epoch());
         let (inbox, bookie) = (Arc::clone(&self.inbox), link.bookie());
         let call = link.call(Request::State { ledger });
         self.context.spawn(async move {
-            let answer = call.await.ok();
-            inbox.control(Control::State { partition, epoch, bookie, ledger, answer });
+            let answer = call.await.unwrap_or_else(|error| Response::Unknown(error.cause));
+            inbox.control(Control::State { partition, epoch, bookie, number, ledger, answer });
         });
     }
 
@@ -480,3 +491,6 @@ impl Shard {
         (slot.leader.epoch() == epoch).then_some(at)
     }
 }
+
+#[cfg(test)]
+mod tests;

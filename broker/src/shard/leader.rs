@@ -89,6 +89,11 @@ impl Effects {
     pub fn drain(&mut self) -> impl Iterator<Item = Effect> {
         self.list.drain(..)
     }
+
+    #[cfg(test)]
+    pub fn push(&mut self, effect: Effect) {
+        self.list.push(effect);
+    }
 }
 
 /// A ledger of the pool.
@@ -446,4 +451,4 @@ const fn shortage_reason(cause: &NoLedger) -> ErrorReason {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -52,27 +52,30 @@ impl Links {
         }
     }
 
-    /// Sends an append.
+    /// Sends an append. A link that breaks at it is broken for all partitions:
+    /// [`Control::LinkBroken`] says so.
     ///
     /// # Errors
     /// [`NoLink`]; it is announced by [`Control::Linked`].
     pub fn send(&mut self, bookie: BookieId, append: Append) -> Result<(), NoLink> {
-        let link = self.get(bookie)?;
+        let (link, _) = self.get(bookie)?;
         link.append(append).map_err(|error| {
             tracing::warn!(%bookie, error = error.cause, "the append link broke");
+            // Before the next link can be announced.
+            self.inbox.control(Control::LinkBroken { bookie });
             self.reconnect(bookie);
             NoLink
         })
     }
 
-    /// The link, for a request that belongs to an append stream.
+    /// The link and its number, for a request that belongs to an append stream.
     ///
     /// # Errors
     /// [`NoLink`]; it is announced by [`Control::Linked`].
-    pub fn get(&mut self, bookie: BookieId) -> Result<Arc<dyn BookieLink>, NoLink> {
+    pub fn get(&mut self, bookie: BookieId) -> Result<(Arc<dyn BookieLink>, u64), NoLink> {
         self.ensure(bookie);
         match self.links.get(&bookie) {
-            Some(Link { state: State::Up(link), .. }) => Ok(Arc::clone(link)),
+            Some(Link { state: State::Up(link), number }) => Ok((Arc::clone(link), *number)),
             _ => Err(NoLink),
         }
     }

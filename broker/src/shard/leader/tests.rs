@@ -1,17 +1,14 @@
-use quire_ledger::ensemble::Ensemble;
-use quire_metadata::id_block::{IdBlock, IdKind};
 use quire_metadata::operation::Operation;
-use quire_metadata::operations::ids::HeldBlock;
 use quire_metadata::store::Revision;
-use quire_metadata::typed::Versioned;
 use quire_proto::batch::{Builder, NO_HEADERS, Producer};
 use quire_proto::codec::Compression;
-use quire_proto::id::{EntryId, Nonce, Offset, PartitionId, TopicId};
+use quire_proto::id::{EntryId, Offset, PartitionId, TopicId};
 use tokio::sync::oneshot::Receiver;
-use uuid::Uuid;
 
 use super::*;
+use crate::bookies::fake;
 use crate::call::{Call, Outcome as Answered};
+use crate::pool::tests::spare;
 use crate::shard::piece::Acks;
 use crate::shard::writer::Restored;
 use crate::topic::{Topic, TopicConfig};
@@ -20,27 +17,22 @@ const NOW: Now = Now { millis: Millis(5), wall_ms: 5 };
 const DEADLINE: Millis = Millis(100);
 
 fn bookie() -> BookieId {
-    BookieId(Uuid::from_u128(1))
-}
-
-fn spare(ledger: u64) -> Spare {
-    let block = IdBlock { first: 1, count: 10, holder: None, attempt: Nonce::default() };
-    let block = Versioned { value: block, revision: Revision(1) };
-    Spare {
-        ledger: LedgerId(ledger),
-        ensemble: Ensemble::new(&[bookie()], 1).unwrap(),
-        block: Arc::new(HeldBlock { kind: IdKind::Ledgers, block }),
-    }
+    fake::bookie(1)
 }
 
 /// A leader of an empty partition.
-struct Case {
-    leader: Leader,
+#[derive(Debug)]
+pub struct Case {
+    pub leader: Leader,
     effects: Effects,
 }
 
 impl Case {
     fn new() -> Self {
+        Self::of(PartitionId::default())
+    }
+
+    fn of(id: PartitionId) -> Self {
         let topic = Topic {
             id: TopicId::default(),
             name: "t".parse().unwrap(),
@@ -49,7 +41,6 @@ impl Case {
             ack_quorum: 1,
             config: TopicConfig::default(),
         };
-        let id = PartitionId::default();
         let promoted = Promoted {
             log: PartitionLog::new(id, Arc::new(topic)),
             leadership: Leadership { partition: id, epoch: Epoch(1), minted: Revision(1) },
@@ -80,7 +71,11 @@ impl Case {
     }
 
     fn ledger_ready(&mut self, ledger: u64) {
-        self.leader.ledger_ready(NOW, spare(ledger), 1_000_000, &mut self.effects);
+        self.take(spare(ledger));
+    }
+
+    fn take(&mut self, spare: Spare) {
+        self.leader.ledger_ready(NOW, spare, 1_000_000, &mut self.effects);
     }
 
     fn effects(&mut self) -> Vec<Effect> {
@@ -99,9 +94,14 @@ impl Case {
     /// A leader whose first ledger is open and holds its snapshot, and one piece
     /// that is sent.
     fn open() -> (Self, Receiver<Vec<Answered>>) {
-        let mut case = Self::new();
+        Self::open_of(PartitionId::default(), spare(1))
+    }
+
+    /// The same of this partition, with this ledger.
+    pub fn open_of(id: PartitionId, ledger: Spare) -> (Self, Receiver<Vec<Answered>>) {
+        let mut case = Self::of(id);
         let outcomes = case.put();
-        case.ledger_ready(1);
+        case.take(ledger);
         let rolled = case.effects.drain().find_map(|effect| match effect {
             Effect::Roll(roll) => Some(roll.done(Revision(2))),
             _ => None,

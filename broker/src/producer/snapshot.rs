@@ -13,11 +13,12 @@ use std::collections::HashMap;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use quire_ledger::record::Payload;
+use quire_proto::batch::UNRESOLVED_MAX;
 use quire_proto::id::Offset;
 use smallvec::SmallVec;
 
 use crate::entry::{EntryHeader, EntryKind};
-use crate::producer::table::{PRODUCERS_MAX, Producer, REMEMBERED, Remembered};
+use crate::producer::table::{PRODUCERS_MAX, Producer, Remembered};
 
 const VERSION: u8 = 1;
 const PRODUCER_LEN: usize = 20;
@@ -83,7 +84,7 @@ impl Snapshot {
     fn encode_state(&self) -> Bytes {
         let mut ids: Vec<i64> = self.producers.keys().copied().collect();
         ids.sort_unstable();
-        let mut out = BytesMut::with_capacity(8 + ids.len() * (PRODUCER_LEN + REMEMBERED * BATCH_LEN));
+        let mut out = BytesMut::with_capacity(8 + ids.len() * (PRODUCER_LEN + UNRESOLVED_MAX * BATCH_LEN));
         out.put_u8(VERSION);
         out.put_bytes(0, 3);
         out.put_u32_le(u32::try_from(ids.len()).unwrap_or(u32::MAX));
@@ -135,7 +136,7 @@ fn decode_producer(at: &mut &[u8]) -> Result<(i64, Producer), SnapshotError> {
     let appended_ms = at.get_i64_le();
     let epoch = at.get_i16_le();
     let count = usize::from(at.get_u16_le());
-    if count > REMEMBERED {
+    if count > UNRESOLVED_MAX {
         return Err(SnapshotError::Malformed);
     }
     take(at, count * BATCH_LEN)?;
@@ -170,7 +171,7 @@ mod tests {
             },
         );
         let producer =
-            (any::<i16>(), any::<i64>(), prop::collection::vec(remembered, 0..=REMEMBERED)).prop_map(
+            (any::<i16>(), any::<i64>(), prop::collection::vec(remembered, 0..=UNRESOLVED_MAX)).prop_map(
                 |(epoch, appended_ms, batches)| Producer { epoch, appended_ms, batches: batches.into() },
             );
         prop::collection::hash_map(any::<i64>(), producer, 0..50)

@@ -1,19 +1,17 @@
 //! The last batches of each producer, committed and pending apart.
 //!
 //! A producer numbers its records of one partition. A batch that continues the
-//! numbers is new; one that equals one of the last [`REMEMBERED`] is a repeat,
-//! answered with its original offset once the original is committed; anything
-//! else is out of order. The numbers wrap from `i32::MAX` to 0.
+//! numbers is new; one that equals one of the last [`UNRESOLVED_MAX`] is a
+//! repeat, answered with its original offset once the original is committed;
+//! anything else is out of order. The numbers wrap from `i32::MAX` to 0.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
 
+use quire_proto::batch::UNRESOLVED_MAX;
 use quire_proto::id::Offset;
 use smallvec::SmallVec;
-
-/// Batches that are remembered of each producer.
-pub const REMEMBERED: usize = 5;
 
 /// Producers that are remembered of one partition. Beyond it those that wrote
 /// longest ago are forgotten.
@@ -65,7 +63,7 @@ pub struct Producer {
     pub epoch: i16,
     /// The broker's clock at the last append.
     pub appended_ms: i64,
-    /// Oldest first, at least one, at most [`REMEMBERED`].
+    /// Oldest first, at least one, at most [`UNRESOLVED_MAX`].
     pub batches: SmallVec<[Remembered; 1]>,
 }
 
@@ -95,7 +93,7 @@ impl Producer {
             self.epoch = append.producer_epoch;
             self.batches.clear();
         }
-        if self.batches.len() == REMEMBERED {
+        if self.batches.len() == UNRESOLVED_MAX {
             self.batches.remove(0);
         }
         self.appended_ms = now_ms;
@@ -252,19 +250,22 @@ mod tests {
     }
 
     #[test]
-    fn a_repeat_is_answered_with_its_offsets_until_five_followed() {
+    fn a_repeat_is_answered_with_its_offsets_until_as_many_followed() {
         let mut producers = Producers::default();
-        for n in 0..6 {
+        let batches = UNRESOLVED_MAX as i32 + 1;
+        for n in 0..batches {
             write(&mut producers, &batch(0, n * 10, 10), n as u64 * 10);
         }
+        let expected = batches * 10;
         assert_eq!(
             producers.judge(&batch(0, 10, 10), 0, DAY),
             Verdict::Duplicate { base_offset: Offset(10), last_offset: Offset(19) }
         );
-        assert_eq!(producers.judge(&batch(0, 0, 10), 0, DAY), Verdict::OutOfOrder { expected: 60 });
-        assert_eq!(producers.judge(&batch(0, 10, 9), 0, DAY), Verdict::OutOfOrder { expected: 60 });
-        assert_eq!(producers.judge(&batch(0, 70, 1), 0, DAY), Verdict::OutOfOrder { expected: 60 });
-        assert_eq!(producers.judge(&batch(0, 60, 1), 0, DAY), Verdict::New);
+        for (sequence, count) in [(0, 10), (10, 9), (expected + 10, 1)] {
+            let verdict = producers.judge(&batch(0, sequence, count), 0, DAY);
+            assert_eq!(verdict, Verdict::OutOfOrder { expected });
+        }
+        assert_eq!(producers.judge(&batch(0, expected, 1), 0, DAY), Verdict::New);
     }
 
     #[test]
@@ -328,7 +329,8 @@ mod tests {
                     Verdict::OutOfOrder { expected: 0 }
                 };
             };
-            if let Some((_, base)) = current.iter().rev().take(REMEMBERED).find(|(old, _)| old == append) {
+            if let Some((_, base)) = current.iter().rev().take(UNRESOLVED_MAX).find(|(old, _)| old == append)
+            {
                 let last_offset = Offset(base + u64::from(append.record_count) - 1);
                 return Verdict::Duplicate { base_offset: Offset(*base), last_offset };
             }

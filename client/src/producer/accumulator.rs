@@ -55,7 +55,7 @@ pub(crate) struct Limits {
 struct TopicSlots {
     /// By partition.
     slots: Vec<usize>,
-    /// Where records without a key go until that batch is sent.
+    /// Where records without a key go until that batch is full or sent.
     sticky: usize,
     max_message_bytes: usize,
 }
@@ -86,14 +86,6 @@ pub(crate) struct Ticket {
     tags: Vec<Tag>,
     /// Bytes of memory on its account.
     pub(crate) charge: usize,
-}
-
-/// What there is room for.
-struct Room {
-    /// Bytes of the batch with the record.
-    size: usize,
-    /// Whether a batch was closed for it.
-    closed: bool,
 }
 
 /// Where a record was put.
@@ -179,9 +171,14 @@ impl Accumulator {
             return Err(Error::Closed.into());
         }
         let timestamp_ms = record.timestamp_ms.unwrap_or(timestamp_ms);
-        let (at, max_message_bytes) = self.route(record)?;
-        let Room { size, closed } = self.make_room(at, timestamp_ms, record, max_message_bytes)?;
+        let (mut at, max_message_bytes) = self.route(record)?;
         let batch_bytes = self.limits.batch_bytes.min(max_message_bytes);
+        let mut closed = self.close_for(at, timestamp_ms, record, batch_bytes);
+        if closed && record.key.is_none() && record.partition.is_none() {
+            (at, _) = self.route(record)?;
+            closed |= self.close_for(at, timestamp_ms, record, batch_bytes);
+        }
+        let size = self.make_room(at, timestamp_ms, record, max_message_bytes)?;
         let slot = &mut self.slots[at];
         let opened = slot.open.is_none();
         let pending = slot.open.get_or_insert_with(|| {
@@ -221,7 +218,12 @@ impl Accumulator {
             (None, None) => {
                 let settled = topic.slots.get(topic.sticky).is_some_and(|&at| self.slots[at].open.is_some());
                 if !settled && count > 0 {
-                    topic.sticky = rand::rng().random_range(0..count) as usize;
+                    // The better of two, or what one partition cannot take in
+                    // time ends up with all the memory.
+                    let candidates: [usize; 2] =
+                        std::array::from_fn(|_| rand::rng().random_range(0..count) as usize);
+                    let waiting = |&at: &usize| topic.slots.get(at).map(|&slot| self.slots[slot].full.len());
+                    topic.sticky = candidates.into_iter().min_by_key(waiting).unwrap_or_default();
                 }
                 topic.sticky
             }
@@ -231,39 +233,39 @@ impl Accumulator {
         Ok((*at, topic.max_message_bytes))
     }
 
-    /// Closes the open batch when the record does not fit it, and sees that there
-    /// is memory.
+    /// Closes the open batch when it holds something and the record does not fit
+    /// it; whether it did.
+    fn close_for(&mut self, at: usize, timestamp_ms: i64, record: &Record<'_>, batch_bytes: usize) -> bool {
+        let slot = &mut self.slots[at];
+        let full = |open: &mut Pending| size_with(&open.builder, timestamp_ms, record) > batch_bytes;
+        let Some(open) = slot.open.take_if(full) else { return false };
+        slot.last_size = open.builder.size();
+        slot.full.push_back(open);
+        true
+    }
+
+    /// Bytes of the open batch, or of a new one, with the record, when there is
+    /// memory for that.
     fn make_room(
-        &mut self,
+        &self,
         at: usize,
         timestamp_ms: i64,
         record: &Record<'_>,
         max_message_bytes: usize,
-    ) -> Result<Room, Refused> {
-        let size_in = |builder: &Builder| {
-            builder.size_with(timestamp_ms, record.key, record.value, record.headers.iter().copied())
+    ) -> Result<usize, Refused> {
+        let slot = &self.slots[at];
+        let (size, needed) = if let Some(open) = &slot.open {
+            let (size, capacity) = (size_with(&open.builder, timestamp_ms, record), open.builder.capacity());
+            (size, if size <= capacity { 0 } else { size.max(2 * capacity) - capacity })
+        } else {
+            let size = size_with(&Builder::with_capacity(0), timestamp_ms, record);
+            let batch_bytes = self.limits.batch_bytes.min(max_message_bytes);
+            (size, slot.last_size.clamp(size, batch_bytes.max(size)))
         };
-        let batch_bytes = self.limits.batch_bytes.min(max_message_bytes);
-        let slot = &mut self.slots[at];
-        if let Some(open) = &slot.open {
-            let (size, capacity) = (size_in(&open.builder), open.builder.capacity());
-            if size <= batch_bytes {
-                let growth = if size <= capacity { 0 } else { size.max(2 * capacity) - capacity };
-                return self.admits(growth).then_some(Room { size, closed: false }).ok_or(Refused::NoMemory);
-            }
-        }
-        let size = size_in(&Builder::with_capacity(0));
         if size > max_message_bytes {
             return Err(too_large(size, max_message_bytes).into());
         }
-        let open = slot.open.take();
-        let closed = open.is_some();
-        if let Some(open) = open {
-            slot.last_size = open.builder.size();
-            slot.full.push_back(open);
-        }
-        let needed = slot.last_size.clamp(size, batch_bytes.max(size));
-        self.admits(needed).then_some(Room { size, closed }).ok_or(Refused::NoMemory)
+        self.admits(needed).then_some(size).ok_or(Refused::NoMemory)
     }
 
     /// Whether so many more bytes may be held. One record always may when nothing
@@ -392,6 +394,11 @@ impl Accumulator {
     pub(crate) const fn used(&self) -> usize {
         self.used
     }
+}
+
+/// Bytes of a batch with one more record.
+fn size_with(builder: &Builder, timestamp_ms: i64, record: &Record<'_>) -> usize {
+    builder.size_with(timestamp_ms, record.key, record.value, record.headers.iter().copied())
 }
 
 const fn too_large(size: usize, limit: usize) -> Error {

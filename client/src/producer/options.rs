@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use quire_proto::batch::UNRESOLVED_MAX;
 use quire_proto::codec::Compression;
 use quire_proto::v1;
 
@@ -56,7 +57,7 @@ pub struct ProducerOptions {
     pub retry_backoff: Duration,
     /// The longest wait between tries. 1 s.
     pub retry_backoff_max: Duration,
-    /// Batches of a partition that may be under way at once. 5; 1 to 5. Without
+    /// Batches of a partition that may be under way at once. 16; 1 to 16. Without
     /// idempotence it is always 1, so that trying again does not reorder.
     pub max_in_flight: usize,
     /// Whether records that are sent with a tag are reported through
@@ -77,7 +78,7 @@ impl Default for ProducerOptions {
             delivery_timeout: Duration::from_secs(120),
             retry_backoff: Duration::from_millis(100),
             retry_backoff_max: Duration::from_secs(1),
-            max_in_flight: 5,
+            max_in_flight: UNRESOLVED_MAX,
             completions: false,
         }
     }
@@ -107,7 +108,7 @@ impl ProducerOptions {
             ((256..=8 << 20).contains(&self.batch_bytes), "batch_bytes is 256 bytes to 8 MiB"),
             (self.memory_bytes / 2 >= self.batch_bytes, "memory_bytes is at least twice batch_bytes"),
             (self.delivery_timeout > self.linger, "delivery_timeout is longer than linger"),
-            ((1..=5).contains(&self.max_in_flight), "max_in_flight is 1 to 5"),
+            ((1..=UNRESOLVED_MAX).contains(&self.max_in_flight), "max_in_flight is 1 to 16"),
         ];
         match rules.into_iter().find(|(holds, _)| !holds) {
             Some((_, rule)) => Err(Error::Invalid(rule.to_owned())),

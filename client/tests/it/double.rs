@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt};
-use quire_proto::batch::Batch;
+use quire_proto::batch::{Batch, UNRESOLVED_MAX};
 use quire_proto::error::Failure;
 use quire_proto::id::{Epoch, Offset};
 use quire_proto::v1::list_offsets_partition::At;
@@ -105,7 +105,7 @@ impl Log {
             }
             producer.next = base + i32::try_from(batch.header.record_count).unwrap();
             producer.recent.push_back((base, offset));
-            if producer.recent.len() > 5 {
+            if producer.recent.len() > UNRESOLVED_MAX {
                 producer.recent.pop_front();
             }
         }

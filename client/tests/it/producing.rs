@@ -4,6 +4,8 @@ use quire_client::{
     Acks, Client, ClientOptions, Compression, Error, ErrorReason, Offset, Producer, ProducerOptions, Record,
 };
 
+use tokio::net::TcpListener;
+
 use crate::double::{Broker, Cluster, ProduceFault};
 
 /// A client that is not patient, so that tests are quick.
@@ -156,6 +158,22 @@ async fn records_follow_the_leader() {
     complete(&cluster, outcomes);
 }
 
+/// Takes so many connections, once the broker that was killed has let go of the
+/// address, and drops them.
+async fn hang_up(address: &str, times: usize) {
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(10);
+    let nobody = loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => break listener,
+            Err(error) => assert!(tokio::time::Instant::now() < deadline, "{error}"),
+        }
+        tokio::task::yield_now().await;
+    };
+    for _ in 0..times {
+        drop(nobody.accept().await.unwrap());
+    }
+}
+
 #[tokio::test]
 async fn a_killed_broker_is_waited_for() {
     let cluster = Cluster::default();
@@ -166,7 +184,7 @@ async fn a_killed_broker_is_waited_for() {
     let mut outcomes = send(&producer, "topic", 0..100).await;
     broker.kill();
     let (later, broker) = tokio::join!(send(&producer, "topic", 100..600), async {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        hang_up(&address, 3).await;
         Broker::start_at(&cluster, address.parse().unwrap(), 0).await
     });
     outcomes.extend(later);
@@ -405,7 +423,7 @@ async fn options_out_of_range_are_named() {
         (ProducerOptions { memory_bytes: 1 << 10, ..options() }, "memory_bytes"),
         (ProducerOptions { linger: Duration::from_secs(90), ..options() }, "linger"),
         (ProducerOptions { delivery_timeout: Duration::ZERO, ..options() }, "delivery_timeout"),
-        (ProducerOptions { max_in_flight: 6, ..options() }, "max_in_flight"),
+        (ProducerOptions { max_in_flight: 17, ..options() }, "max_in_flight"),
     ];
     for (options, name) in wrong {
         let error = client.producer(options).unwrap_err();

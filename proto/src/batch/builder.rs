@@ -10,6 +10,10 @@ pub const NO_HEADERS: [(&[u8], Option<&[u8]>); 0] = [];
 /// A batch has at most this many bytes: its length field is an `i32`.
 const BATCH_MAX: usize = i32::MAX as usize;
 
+/// A producer has at most this many batches of a partition unresolved: leaders
+/// remember as many, and recognise them when they come again.
+pub const UNRESOLVED_MAX: usize = 16;
+
 /// Who sends a batch, and its place in what they send to the partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Producer {

@@ -35,7 +35,7 @@ mod record;
 mod sealed;
 mod varint;
 
-pub use builder::{Builder, NO_HEADERS, Producer};
+pub use builder::{Builder, NO_HEADERS, Producer, UNRESOLVED_MAX};
 pub use error::BatchError;
 pub use header::{Attributes, Header};
 pub use record::{Headers, Record, RecordHeader, RecordView, Records, Views};

@@ -8,16 +8,15 @@
 
 use std::collections::VecDeque;
 
-use quire_proto::batch::Producer as Stamp;
+use quire_proto::batch::{Producer as Stamp, UNRESOLVED_MAX};
 use quire_proto::v1::ErrorReason;
 
 use super::history::{BatchId, History, PartitionNumber, Sent};
 use super::random::Random;
 use super::scheduler::Micros;
 
-/// Batches of a producer from the first that is not acknowledged on: brokers
-/// remember as many of each producer.
-pub const WINDOW: u32 = 5;
+/// Batches of a producer from the first that is not acknowledged on.
+pub const WINDOW: u32 = UNRESOLVED_MAX as u32;
 
 /// A producer hears nothing for this long: it connects anew.
 pub const PATIENCE: Micros = 600_000;

@@ -179,6 +179,38 @@ fn keys_choose_the_partition_and_no_key_sticks_to_one() {
     assert!(used.len() > 5, "the next batch goes to another partition: {used:?}");
 }
 
+/// However fast they come: none is the one that a burst goes to.
+#[test]
+fn records_without_a_key_go_to_another_partition_when_a_batch_is_full() {
+    let (mut accumulator, now) = (learnt(4), Instant::now());
+    let batches = 8;
+    for _ in 0..batches * 10 {
+        append(&mut accumulator, now, Record::new("topic").value(&[0; 200]));
+    }
+    let most = accumulator.slots.iter().map(|slot| slot.full.len()).max();
+    assert!(most < Some(batches), "{most:?} of about {batches} are in one partition");
+}
+
+/// A partition whose batches are not taken gets few more, and not all memory.
+#[test]
+fn records_without_a_key_avoid_a_partition_that_is_behind() {
+    let mut accumulator = Accumulator::new(Limits { memory_bytes: 1 << 20, batch_bytes: 1 << 10, ..LIMITS });
+    accumulator.learn("topic", 4, 0);
+    let now = Instant::now();
+    let mut taken = 0;
+    for _ in 0..4_000 {
+        append(&mut accumulator, now, Record::new("topic").value(&[0; 500]));
+        for slot in 1..4 {
+            while let Some(pending) = accumulator.take_ready(slot, now) {
+                taken += 1;
+                accumulator.resolve(pending.ticket, Ok(None));
+            }
+        }
+    }
+    let behind = accumulator.slots[0].full.len();
+    assert!(behind < taken / 10, "{behind} batches wait, {taken} were taken");
+}
+
 #[test]
 fn what_cannot_be_sent_is_refused() {
     let (mut accumulator, now) = (learnt(2), Instant::now());

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
-use quire_proto::batch::{Batch, Builder, Header, NO_HEADERS};
+use quire_proto::batch::{Batch, Builder, Header, NO_HEADERS, UNRESOLVED_MAX};
 use quire_proto::codec::Compression;
 use quire_proto::error::Failure;
 use quire_proto::id::Offset;
@@ -31,7 +31,7 @@ struct Broker {
 }
 
 impl Broker {
-    /// As design and Kafka have it: the last five batches are recognised, a gap
+    /// As brokers have it: the last batches are recognised, a gap
     /// is refused, an unknown producer may begin anywhere.
     fn handle(&mut self, bytes: &Bytes) -> Result<u64, ErrorReason> {
         let batch = Batch::split(bytes.clone()).unwrap().remove(0);
@@ -54,7 +54,7 @@ impl Broker {
         }
         producer.next = after(base_sequence, record_count);
         producer.recent.push_back((base_sequence, record_count, offset));
-        if producer.recent.len() > 5 {
+        if producer.recent.len() > UNRESOLVED_MAX {
             producer.recent.pop_front();
         }
         Ok(self.append(&batch))
@@ -141,7 +141,7 @@ struct World {
 impl World {
     fn new(idempotent: bool) -> Self {
         let rules = Rules {
-            window: if idempotent { 5 } else { 1 },
+            window: if idempotent { UNRESOLVED_MAX } else { 1 },
             idempotent,
             backoff: Backoff { first: Duration::from_millis(10), most: Duration::from_millis(100) },
             delivery_timeout: DELIVERY_TIMEOUT,
@@ -327,9 +327,9 @@ fn sent(batches: usize) -> World {
 
 #[test]
 fn at_most_the_window_is_unresolved() {
-    let mut world = sent(5);
+    let mut world = sent(UNRESOLVED_MAX);
     world.take(Step::Push(1));
-    assert_eq!(world.pushed.len(), 1 + 5);
+    assert_eq!(world.pushed.len(), 1 + UNRESOLVED_MAX);
     world.take(Step::Handle(Fault::None));
     world.take(Step::Deliver);
     world.take(Step::Push(1));
@@ -357,7 +357,7 @@ fn nothing_is_sealed_without_an_identity() {
     assert_eq!(world.sequencer.room(), 0);
     assert!(world.sequencer.wants_identity());
     world.take(Step::Identify);
-    assert_eq!(world.sequencer.room(), 5);
+    assert_eq!(world.sequencer.room(), UNRESOLVED_MAX);
     assert!(!world.sequencer.wants_identity());
 }
 

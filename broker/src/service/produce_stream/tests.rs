@@ -1,0 +1,89 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use quire_metadata::store::Revision;
+use quire_metadata::topic::Topic;
+use quire_metadata::typed::Versioned;
+use quire_proto::id::{Epoch, Offset, TopicId};
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+
+use super::*;
+use crate::bookies::fake;
+use crate::catalog::{Catalog, TopicEntry};
+use crate::failure;
+use crate::leadership::manager::Manager;
+use crate::log::Reader;
+use crate::log::cold::Cold;
+use crate::shard::Inbox;
+use crate::shard::piece::Piece;
+
+/// Longer than anything should take.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A door that leads partition 0 of topic `t`, whose only shard is this inbox.
+fn door(inbox: &Arc<Inbox>) -> Arc<Door> {
+    let context = fake::lonely();
+    let catalog = Arc::new(Catalog::default());
+    let topic = Topic {
+        id: TopicId::default(),
+        name: "t".parse().unwrap(),
+        partitions: 1,
+        replicas: 1,
+        ack_quorum: 1,
+        config: BTreeMap::new(),
+        created_ms: 0,
+    };
+    let entry = TopicEntry::new(Versioned { value: topic, revision: Revision(1) });
+    entry.partitions[0].leading(Epoch(1), Vec::new(), Offset(0));
+    catalog.insert(Arc::new(entry));
+    let shards = vec![Arc::clone(inbox)];
+    Arc::new(Door {
+        manager: Manager::new(Arc::clone(&context), Arc::clone(&catalog), shards, Arc::default()),
+        reader: Reader::new(Arc::new(Cold::new(Arc::clone(&context.bookies), 1 << 20))),
+        context,
+        catalog,
+        registration: Arc::default(),
+        producers: Default::default(),
+    })
+}
+
+fn request(correlation_id: u64) -> Result<v1::ProduceRequest, Status> {
+    let message = v1::Message { value: Some(vec![1; 100].into()), ..v1::Message::default() };
+    let part = v1::ProducePartition { topic: "t".to_owned(), messages: vec![message], ..Default::default() };
+    Ok(v1::ProduceRequest { correlation_id, partitions: vec![part], ..Default::default() })
+}
+
+async fn piece(inbox: &Inbox) -> Piece {
+    let mut arrived = timeout(PATIENCE, inbox.take()).await.expect("it is handed over");
+    arrived.produce.remove(0).pieces.remove(0)
+}
+
+#[tokio::test]
+async fn what_is_settled_is_answered_while_the_next_request_waits_for_memory() {
+    let inbox = Inbox::new(8);
+    let door = door(&inbox);
+    let memory = Arc::clone(&door.context.memory);
+    let (requests, incoming) = mpsc::channel(8);
+    let (outgoing, mut responses) = mpsc::channel(8);
+    let serving = tokio::spawn(run(door, ReceiverStream::new(incoming), outgoing));
+    requests.send(request(1)).await.unwrap();
+    let first = piece(&inbox).await;
+    // All that is left, as far as it is even.
+    let others = memory.charge((memory.limit() - memory.used()) / 2, || false).await;
+    requests.send(request(2)).await.unwrap();
+    let waits = async {
+        while !memory.is_pressed() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, waits).await.expect("the second waits");
+    first.reply.end(Err(failure::shutting_down()));
+    let answer = timeout(PATIENCE, responses.recv()).await.expect("the first is answered");
+    assert_eq!(answer.unwrap().unwrap().correlation_id, 1);
+    drop(others);
+    piece(&inbox).await.reply.end(Err(failure::shutting_down()));
+    drop(requests);
+    assert_eq!(responses.recv().await.unwrap().unwrap().correlation_id, 2);
+    timeout(PATIENCE, serving).await.expect("it ends with its requests").unwrap();
+}

@@ -94,9 +94,7 @@ impl Bookies {
     /// When the bookie cannot be reached or does not answer in time.
     pub async fn call(&self, bookie: BookieId, request: Request) -> Result<Response, LinkError> {
         let link = self.link(bookie).await?;
-        let answered = tokio::time::timeout(ANSWER, link.call(request)).await;
-        let late = || LinkError { bookie, cause: format!("no answer within {} s", ANSWER.as_secs()) };
-        let response = answered.unwrap_or_else(|_elapsed| Err(late()));
+        let response = call(&*link, request).await;
         if response.is_err() {
             self.forget(&link);
         }
@@ -123,6 +121,19 @@ impl Bookies {
     fn lock(&self) -> MutexGuard<'_, HashMap<BookieId, Arc<dyn BookieLink>>> {
         self.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Sends a request over this link and waits for its response. Dropping the future
+/// abandons the response only.
+///
+/// # Errors
+/// When the link breaks or the bookie does not answer in time.
+pub async fn call(link: &dyn BookieLink, request: Request) -> Result<Response, LinkError> {
+    let late = || {
+        let cause = format!("no answer within {} s", ANSWER.as_secs());
+        Err(LinkError { bookie: link.bookie(), cause })
+    };
+    tokio::time::timeout(ANSWER, link.call(request)).await.unwrap_or_else(|_elapsed| late())
 }
 
 #[cfg(test)]

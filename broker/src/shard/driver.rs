@@ -15,6 +15,7 @@ use quire_proto::v1::ErrorReason;
 use rand::RngExt;
 use smallvec::SmallVec;
 
+use crate::bookies;
 use crate::context::{Backoff, Context};
 use crate::failure::Failure;
 use crate::leadership::manager::Open;
@@ -337,7 +338,7 @@ impl Shard {
                 }
             }
             Effect::AskState { bookie, ledger } => match self.links.get(bookie) {
-                Ok((link, number)) => self.ask_state(at, &link, number, ledger),
+                Ok((link, number)) => self.ask_state(at, link, number, ledger),
                 Err(_) => broken.push(bookie),
             },
             Effect::RequestLedger => self.request_ledger(at),
@@ -407,15 +408,15 @@ impl Shard {
         });
     }
 
-    /// A question that fails on a link that stays is as one without an answer: it
-    /// is asked again.
-    fn ask_state(&self, at: usize, link: &Arc<dyn BookieLink>, number: u64, ledger: LedgerId) {
+    /// A question that fails on a link that stays, or is not answered in time, is
+    /// asked again.
+    fn ask_state(&self, at: usize, link: Arc<dyn BookieLink>, number: u64, ledger: LedgerId) {
         let Some(slot) = self.slots.get(at).and_then(Option::as_ref) else { return };
         let (partition, epoch) = (slot.leader.log().id, slot.leader.epoch());
         let (inbox, bookie) = (Arc::clone(&self.inbox), link.bookie());
-        let call = link.call(Request::State { ledger });
         self.context.spawn(async move {
-            let answer = call.await.unwrap_or_else(|error| Response::Unknown(error.cause));
+            let answer = bookies::call(&*link, Request::State { ledger }).await;
+            let answer = answer.unwrap_or_else(|error| Response::Unknown(error.cause));
             inbox.control(Control::State { partition, epoch, bookie, number, ledger, answer });
         });
     }

@@ -2,6 +2,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use quire_ledger::link::LinkError;
 use quire_ledger::message::ReplicaState;
 use quire_proto::id::{EntryId, PartitionIndex};
 use tokio::time::timeout;
@@ -14,6 +16,8 @@ use crate::shard::leader::tests::Case;
 
 /// Longer than anything should take.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+type Answer = BoxFuture<'static, Result<Response, LinkError>>;
 
 const TARGET: Target = Target { replicas: 1, ack_quorum: 1 };
 
@@ -75,33 +79,39 @@ async fn a_link_that_breaks_at_an_append_is_broken_for_all_partitions() {
     running.abort();
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_replica_whose_state_could_not_be_asked_for_is_asked_again() {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let appends = Arc::new(Appends::default());
-    let context = fake::context(&appends, {
-        let asked = Arc::clone(&asked);
-        move |bookie, request| {
-            assert!(matches!(request, Request::State { .. }), "{request:?}");
-            let state =
-                ReplicaState { fence: Epoch(1), durable: EntryId(0), committed: EntryId(0), certain: true };
-            let is_first = asked.fetch_add(1, Ordering::SeqCst) == 0;
-            let answer = if is_first { Err(fake::away(bookie)) } else { Ok(Response::State(state)) };
-            async move { answer }.boxed()
-        }
-    });
-    let mut shard = shard(context);
-    let link = link(&mut shard).await;
-    // The other replica keeps the ledger going.
-    lead(&mut shard, 0, &[fake::bookie(1), fake::bookie(2)]);
-    shard.inbox.control(Control::Linked { link, number: 1 });
-    let running = tokio::spawn(shard.run());
-    let resumed = async {
-        while appends.count.load(Ordering::SeqCst) < 2 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    timeout(PATIENCE, resumed).await.expect("the snapshot and the entry are sent again");
-    assert_eq!(asked.load(Ordering::SeqCst), 2);
-    running.abort();
+    let fails = |bookie| async move { Err(fake::away(bookie)) }.boxed();
+    let is_silent = |_| std::future::pending().boxed();
+    let firsts: [fn(BookieId) -> Answer; 2] = [fails, is_silent];
+    for first in firsts {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let appends = Arc::new(Appends::default());
+        let context = fake::context(&appends, {
+            let asked = Arc::clone(&asked);
+            move |bookie, request| {
+                assert!(matches!(request, Request::State { .. }), "{request:?}");
+                let durable = EntryId(0);
+                let state = ReplicaState { fence: Epoch(1), durable, committed: durable, certain: true };
+                match asked.fetch_add(1, Ordering::SeqCst) {
+                    0 => first(bookie),
+                    _ => async move { Ok(Response::State(state)) }.boxed(),
+                }
+            }
+        });
+        let mut shard = shard(context);
+        let link = link(&mut shard).await;
+        // The other replica keeps the ledger going.
+        lead(&mut shard, 0, &[fake::bookie(1), fake::bookie(2)]);
+        shard.inbox.control(Control::Linked { link, number: 1 });
+        let running = tokio::spawn(shard.run());
+        let resumed = async {
+            while appends.count.load(Ordering::SeqCst) < 2 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(PATIENCE, resumed).await.expect("the snapshot and the entry are sent again");
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
+        running.abort();
+    }
 }

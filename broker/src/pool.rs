@@ -30,6 +30,10 @@ const BLOCK_AGE: Duration = Duration::from_secs(3600);
 /// Ledgers kept ready for each kind of topic.
 const SPARES: usize = 2;
 
+/// Ledgers kept of each kind when some are given back. Any more are dropped, and go
+/// with their block.
+const SPARES_MAX: usize = 64;
+
 /// Ledgers that a creation may fail on before it gives up for now.
 const ATTEMPTS: usize = 4;
 
@@ -117,9 +121,14 @@ impl LedgerPool {
         Ok(taken)
     }
 
-    /// Takes a ledger back that was not published.
+    /// Takes a ledger back that was not published. One that there is no room for
+    /// is left to the sweep of its block.
     pub fn put_back(&self, target: Target, spare: Spare) {
-        self.lock().spares.entry(target).or_default().push(spare);
+        let mut state = self.lock();
+        let spares = state.spares.entry(target).or_default();
+        if spares.len() < SPARES_MAX {
+            spares.push(spare);
+        }
     }
 
     /// Returns all blocks, once nothing is published from them any more.

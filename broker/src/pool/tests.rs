@@ -58,3 +58,15 @@ async fn a_full_bookie_does_not_count_for_the_copies_that_could_be_had() {
     pool.put_back(target, spare(3));
     assert!(pool.take_spare(target).is_some());
 }
+
+#[tokio::test]
+async fn no_more_spares_are_kept_than_a_pool_has_room_for() {
+    let pool = LedgerPool::new(fake::lonely());
+    let (first, last) = (spare(1), spare(2));
+    pool.put_back(TARGET, first.clone());
+    (1..SPARES_MAX).for_each(|_| pool.put_back(TARGET, spare(3)));
+    pool.put_back(TARGET, last.clone());
+    assert_eq!(pool.lock().spares[&TARGET].len(), SPARES_MAX);
+    assert_eq!(Arc::strong_count(&first.block), 2, "its block is in use");
+    assert_eq!(Arc::strong_count(&last.block), 1, "its block can be released");
+}

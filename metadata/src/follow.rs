@@ -94,8 +94,7 @@ impl Follow {
 pub enum TopicChange {
     /// All topics that there are: any other is gone.
     Reset(Vec<Versioned<Topic>>),
-    /// A topic was created or altered. One of the same name and another id is
-    /// gone.
+    /// A topic was created. One of the same name and another id is gone.
     Put(Versioned<Topic>),
     /// The topic of this name is gone.
     Gone(TopicName),

@@ -4,7 +4,7 @@
 //! - [`register`][]: brokers.
 //! - [`bookie_start`]: bookies (B1) and how far their logs are durable.
 //! - [`ids`]: blocks of ids.
-//! - [`topics`]: creating, altering and deleting topics.
+//! - [`topics`]: creating and deleting topics.
 //! - [`take_over`]: T1 and T2 for many partitions at once.
 //! - [`recovery`]: T2, T5 and T6 for one ledger.
 //! - [`roll`][]: W3.

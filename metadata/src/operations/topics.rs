@@ -1,4 +1,4 @@
-//! Creating, altering and deleting topics. Deleting is marked here and carried
+//! Creating and deleting topics. Deleting is marked here and carried
 //! out in steps (see [`super::deletion`]): the name is free again at once.
 
 use crate::key::Keys;
@@ -56,49 +56,10 @@ impl Operation for CreateTopic {
     }
 }
 
-/// The topic was altered or deleted since it was read; what there is now.
+/// The topic is not as it was read; what there is now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the topic was altered or deleted by another")]
+#[error("the topic was changed by another")]
 pub struct TopicChanged(pub Option<Versioned<Topic>>);
-
-/// Alters a topic: its configuration, targets, or number of partitions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AlterTopic {
-    /// The topic, as read.
-    pub current: Versioned<Topic>,
-    /// What it is to be, of the same id and name.
-    pub next: Topic,
-}
-
-impl Operation for AlterTopic {
-    type Done = Versioned<Topic>;
-    type Lost = TopicChanged;
-
-    fn txn(&self, keys: &Keys) -> Txn {
-        let key = keys.topic(&self.current.value.name);
-        Txn::default().require(self.current.unchanged(key.clone())).put(key, self.next.encode())
-    }
-
-    fn done(&self, at: Revision) -> Versioned<Topic> {
-        Versioned { value: self.next.clone(), revision: at }
-    }
-
-    fn evidence(&self, keys: &Keys) -> Vec<String> {
-        vec![keys.topic(&self.current.value.name)]
-    }
-
-    fn judge(
-        &self,
-        found: &[Option<KeyValue>],
-    ) -> Result<Verdict<Versioned<Topic>, TopicChanged>, StoreError> {
-        let [topic] = found else { return Err(incomplete_evidence()) };
-        Ok(match Versioned::<Topic>::read_option(topic.as_ref())? {
-            Some(found) if found.revision == self.current.revision => Verdict::Pending,
-            Some(found) if found.value == self.next => Verdict::done(found),
-            found => Verdict::lost(TopicChanged(found)),
-        })
-    }
-}
 
 /// Marks a topic for deletion: from now on it has no name and no leader can be
 /// minted for it.

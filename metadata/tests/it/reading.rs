@@ -12,11 +12,13 @@ use quire_metadata::embedded::state::Retention;
 use quire_metadata::follow::{Change, Follow, FollowTopics, TopicChange};
 use quire_metadata::ledger::LedgerState;
 use quire_metadata::operations::roll::Roll;
-use quire_metadata::operations::topics::{AlterTopic, CreateTopic, DeleteTopic};
+use quire_metadata::operations::topics::{CreateTopic, DeleteTopic};
 use quire_metadata::session::Session;
 use quire_metadata::store::{Event, KeyValue, LeaseId, Page, Revision, Store, StoreError, Txn, TxnOutcome};
 use quire_metadata::topic::Topic;
 use quire_metadata::view;
+use quire_proto::id::TopicId;
+use uuid::Uuid;
 
 use crate::world::{Led, World, new_ledger, partition, sealed, topic};
 
@@ -187,13 +189,13 @@ async fn topics_are_followed_as_topics() {
     let (world, created) = World::with_topic();
     let mut follow = FollowTopics::new(Arc::clone(&world.store) as Arc<dyn Store>, world.keys.clone());
     assert_eq!(follow.next().await, TopicChange::Reset(vec![created.clone()]));
-    let next = Topic { replicas: 1, ..created.value.clone() };
-    let altered = world.apply(&AlterTopic { current: created, next });
-    assert_eq!(follow.next().await, TopicChange::Put(altered.clone()));
+    let other = Topic { id: TopicId(Uuid::from_u128(9)), ..topic("other") };
+    let other = world.apply(&CreateTopic { topic: other });
+    assert_eq!(follow.next().await, TopicChange::Put(other));
     // What can't be read is left out, and does no harm to the rest.
     world.put(world.keys.topic(&"broken".parse().unwrap()), vec![255; 9].into());
-    let name = altered.value.name.clone();
-    world.apply(&DeleteTopic { topic: altered });
+    let name = created.value.name.clone();
+    world.apply(&DeleteTopic { topic: created });
     assert_eq!(follow.next().await, TopicChange::Gone(name));
 }
 

@@ -31,6 +31,8 @@ pub mod pool;
 pub mod producer;
 pub mod service;
 pub mod shard;
+#[cfg(test)]
+pub mod testing;
 pub mod topic;
 
 pub use broker::Broker;

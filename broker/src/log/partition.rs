@@ -187,11 +187,15 @@ impl PartitionLog {
         self.waiters.wake();
     }
 
-    /// Gives up the oldest entry in memory.
-    pub fn drop_oldest_of_tail(&self) {
-        let oldest = self.lock().tail.pop_front();
-        // Freed here, outside the lock.
-        drop(oldest);
+    /// Gives this entry up if it is the oldest in memory. Tells whether it was. It
+    /// is freed by the caller, outside the lock.
+    pub fn drop_from_tail(&self, entry: &Arc<StoredEntry>) -> bool {
+        let mut state = self.lock();
+        let is_oldest = state.tail.front().is_some_and(|oldest| Arc::ptr_eq(oldest, entry));
+        if is_oldest {
+            state.tail.pop_front();
+        }
+        is_oldest
     }
 
     /// Nothing can be written for this reason; `None`: it can again.

@@ -1,17 +1,22 @@
 //! An entry as it is read, and the cutting of it into batches.
 
+use std::sync::OnceLock;
+
 use bytes::Bytes;
 use quire_ledger::record::Payload;
 use quire_proto::id::Offset;
 
 use crate::entry::{EntryError, EntryHeader, EntryKind};
+use crate::log::tail::Share;
 
 /// A committed entry with its bytes.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct StoredEntry {
     pub header: EntryHeader,
     payload: Payload,
     prefix_len: usize,
+    /// Of what the tails hold, while it is in one.
+    share: OnceLock<Share>,
 }
 
 /// Batches, collected for an answer.
@@ -57,7 +62,7 @@ impl StoredEntry {
     #[must_use]
     pub fn appended(header: EntryHeader, payload: Payload) -> Self {
         let prefix_len = EntryHeader::len_of(header.lines.len());
-        Self { header, payload, prefix_len }
+        Self { header, payload, prefix_len, share: OnceLock::new() }
     }
 
     /// An entry that was read back.
@@ -69,7 +74,12 @@ impl StoredEntry {
         if bytes.len() - prefix_len != header.body_len as usize {
             return Err(EntryError::Short);
         }
-        Ok(Self { header, payload: Payload::from(bytes), prefix_len })
+        Ok(Self { header, payload: Payload::from(bytes), prefix_len, share: OnceLock::new() })
+    }
+
+    /// It came into a tail, which it leaves at the latest when it is gone.
+    pub fn count(&self, share: Share) {
+        _ = self.share.set(share);
     }
 
     /// Bytes of the entry, header included.

@@ -352,7 +352,7 @@ impl Shard {
             }
             Effect::Committed(entries) => {
                 for entry in entries {
-                    self.context.tails.added(slot.leader.log(), entry.size());
+                    self.context.tails.added(slot.leader.log(), &entry);
                 }
             }
             Effect::GaveUp { bookie, ledger, cause } => {

@@ -252,7 +252,7 @@ mod tests {
     #[test]
     fn a_repeat_is_answered_with_its_offsets_until_as_many_followed() {
         let mut producers = Producers::default();
-        let batches = UNRESOLVED_MAX as i32 + 1;
+        let batches = i32::try_from(UNRESOLVED_MAX).unwrap() + 1;
         for n in 0..batches {
             write(&mut producers, &batch(0, n * 10, 10), n as u64 * 10);
         }

@@ -6,10 +6,12 @@
 //! - [`tail`]: the budget that the tails of all partitions share.
 //! - [`waiter`]: long polls and subscriptions that wait for more.
 //! - [`cold`]: entries read back from bookies, cached.
+//! - [`flights`]: reads under way that several wait for.
 //! - [`seek`]: offset or time → entry.
 //! - [`reader`]: batches from an offset on, from wherever they are.
 
 pub mod cold;
+pub mod flights;
 pub mod partition;
 pub mod reader;
 pub mod seek;

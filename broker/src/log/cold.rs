@@ -1,13 +1,9 @@
 //! Entries that are read back from bookies: whole ones in a cache bounded by
-//! bytes, headers in another. One read at a time for one place: who comes second
-//! waits for the first one's answer.
+//! bytes, headers in another. Those that want the same at once share one read.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared, WeakShared};
 use moka::sync::Cache;
 use quire_ledger::message::{Read, Request, Response};
 use quire_ledger::record::Record;
@@ -15,8 +11,9 @@ use quire_proto::id::{BookieId, EntryId, LedgerId, Offset};
 use quire_proto::v1::ErrorReason;
 
 use crate::bookies::Bookies;
-use crate::entry::EntryHeader;
+use crate::entry::{EntryError, EntryHeader};
 use crate::failure::Failure;
+use crate::log::flights::Flights;
 use crate::log::partition::Segment;
 use crate::log::stored::StoredEntry;
 
@@ -38,38 +35,21 @@ const OVERHEAD: usize = 256;
 /// Where an offset was found, to go on from. Never trusted over the data.
 const HINTS: u64 = 16_384;
 
-/// A place that is read from.
-type Place = (LedgerId, EntryId);
-type Run = Arc<Vec<Arc<StoredEntry>>>;
-type Reading = BoxFuture<'static, Result<Run, Failure>>;
-/// Reads under way. Only those that wait for one hold it: when they have all gone
-/// away, so has the read, with what it held at the bookie.
-type Flights = Mutex<HashMap<Place, WeakShared<Reading>>>;
+/// The header of an entry, or why it cannot be read.
+pub type Head = Result<EntryHeader, Failure>;
 
 /// Reads entries of ledgers.
 #[derive(Debug)]
 pub struct Cold {
     bookies: Arc<Bookies>,
-    entries: Cache<Place, Arc<StoredEntry>>,
-    heads: Cache<(LedgerId, u64), Arc<Vec<EntryHeader>>>,
+    entries: Cache<(LedgerId, EntryId), Arc<StoredEntry>>,
+    /// By group. Of these all entries can be read.
+    heads: Cache<(LedgerId, u64), Arc<Vec<Head>>>,
     hints: Cache<(LedgerId, Offset), EntryId>,
-    flights: Flights,
-}
-
-/// Somebody waits for the read at a place. Made before the read is joined, so
-/// that it is dropped after it.
-struct Waiting<'a> {
-    flights: &'a Flights,
-    place: Place,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        let mut flights = lock(self.flights);
-        if flights.get(&self.place).is_some_and(|flight| flight.upgrade().is_none()) {
-            flights.remove(&self.place);
-        }
-    }
+    /// Reads of entries, by the first of them.
+    runs: Flights<(LedgerId, EntryId), Vec<Arc<StoredEntry>>>,
+    /// Reads of headers, by the first and the end.
+    groups: Flights<(LedgerId, u64, u64), Vec<Head>>,
 }
 
 impl Cold {
@@ -85,12 +65,15 @@ impl Cold {
                 .build(),
             heads: Cache::builder()
                 .max_capacity(cache_bytes / HEADS_SHARE)
-                .weigher(|_, heads: &Arc<Vec<EntryHeader>>| {
-                    weight(heads.iter().map(|head| 64 + EntryHeader::len_of(head.lines.len())).sum())
+                .weigher(|_, heads: &Arc<Vec<Head>>| {
+                    weight(
+                        heads.iter().flatten().map(|head| 64 + EntryHeader::len_of(head.lines.len())).sum(),
+                    )
                 })
                 .build(),
             hints: Cache::new(HINTS),
-            flights: Mutex::default(),
+            runs: Flights::default(),
+            groups: Flights::default(),
         }
     }
 
@@ -105,8 +88,8 @@ impl Cold {
         if let Some(found) = self.entries.get(&key) {
             return Ok(found);
         }
-        let _waiting = Waiting { flights: &self.flights, place: key };
-        let run = self.flight(segment, entry).await?;
+        let read = || read_run(Arc::clone(&self.bookies), segment.clone(), entry);
+        let run = self.runs.join(key, read).await?;
         for (entry, stored) in (entry.0..).zip(run.iter()) {
             self.entries.insert((segment.ledger, EntryId(entry)), Arc::clone(stored));
         }
@@ -114,11 +97,12 @@ impl Cold {
     }
 
     /// The headers of the entries of one group of [`HEADS`], as far as the
-    /// segment may be read.
+    /// segment may be read. One that every replica answers it cannot give is
+    /// `DATA_UNAVAILABLE` in its place. Cancel-safe, as [`Cold::entry`].
     ///
     /// # Errors
-    /// As [`Cold::entry`].
-    pub async fn heads(&self, segment: &Segment, group: u64) -> Result<Arc<Vec<EntryHeader>>, Failure> {
+    /// `NOT_ENOUGH_BOOKIES` when a bookie that might give one does not answer.
+    pub async fn heads(&self, segment: &Segment, group: u64) -> Result<Arc<Vec<Head>>, Failure> {
         let key = (segment.ledger, group);
         let (first, end) = (group * HEADS, segment.end.0.min((group + 1) * HEADS));
         let wanted = usize::try_from(end.saturating_sub(first)).unwrap_or(0);
@@ -127,19 +111,12 @@ impl Cold {
         {
             return Ok(found);
         }
-        let mut heads = Vec::with_capacity(wanted);
-        while heads.len() < wanted {
-            let from = EntryId(first + heads.len() as u64);
-            let records = read(&self.bookies, segment, from, end, true).await?;
-            for record in records {
-                let bytes = record.payload.to_bytes();
-                let (head, _) = EntryHeader::decode(&bytes)
-                    .map_err(|error| unavailable(segment, record.header.entry, &error.to_string()))?;
-                heads.push(head);
-            }
+        let read = || read_heads(Arc::clone(&self.bookies), segment.clone(), first, end);
+        let heads = self.groups.join((segment.ledger, first, end), read).await?;
+        // What cannot be read may be mended: it is asked for again.
+        if heads.iter().all(Result::is_ok) {
+            self.heads.insert(key, Arc::clone(&heads));
         }
-        let heads = Arc::new(heads);
-        self.heads.insert(key, Arc::clone(&heads));
         Ok(heads)
     }
 
@@ -153,23 +130,6 @@ impl Cold {
     pub fn expect(&self, ledger: LedgerId, offset: Offset, entry: EntryId) {
         self.hints.insert((ledger, offset), entry);
     }
-
-    fn flight(&self, segment: &Segment, entry: EntryId) -> Shared<Reading> {
-        let place = (segment.ledger, entry);
-        let mut flights = lock(&self.flights);
-        if let Some(flight) = flights.get(&place).and_then(WeakShared::upgrade) {
-            return flight;
-        }
-        let (bookies, segment) = (Arc::clone(&self.bookies), segment.clone());
-        let flight = async move { read_run(&bookies, &segment, entry).await.map(Arc::new) }.boxed().shared();
-        // It was not polled, so it is there.
-        flights.extend(flight.downgrade().map(|flight| (place, flight)));
-        flight
-    }
-}
-
-fn lock(flights: &Flights) -> MutexGuard<'_, HashMap<Place, WeakShared<Reading>>> {
-    flights.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn weight(bytes: usize) -> u32 {
@@ -177,11 +137,11 @@ fn weight(bytes: usize) -> u32 {
 }
 
 async fn read_run(
-    bookies: &Bookies,
-    segment: &Segment,
+    bookies: Arc<Bookies>,
+    segment: Segment,
     from: EntryId,
 ) -> Result<Vec<Arc<StoredEntry>>, Failure> {
-    let records = read(bookies, segment, from, segment.end.0, false).await?;
+    let records = read(&bookies, &segment, from, segment.end.0, false).await?;
     metrics::counter!("quire_broker_cold_reads_total").increment(1);
     records
         .into_iter()
@@ -194,9 +154,37 @@ async fn read_run(
             };
             metrics::counter!("quire_broker_cold_read_bytes_total").increment(bytes.len() as u64);
             let stored = StoredEntry::decode(bytes);
-            stored.map(Arc::new).map_err(|error| unavailable(segment, entry, &error.to_string()))
+            stored.map(Arc::new).map_err(|error| unavailable(&segment, entry, &error.to_string()))
         })
         .collect()
+}
+
+async fn read_heads(
+    bookies: Arc<Bookies>,
+    segment: Segment,
+    first: u64,
+    end: u64,
+) -> Result<Vec<Head>, Failure> {
+    let mut heads: Vec<Head> = Vec::new();
+    loop {
+        let from = EntryId(first + heads.len() as u64);
+        if from.0 >= end {
+            return Ok(heads);
+        }
+        match read(&bookies, &segment, from, end, true).await {
+            Ok(records) => heads.extend(records.iter().map(|record| {
+                let broken =
+                    |error: EntryError| unavailable(&segment, record.header.entry, &error.to_string());
+                head_of(record).map_err(broken)
+            })),
+            Err(failure) if failure.reason == ErrorReason::DataUnavailable => heads.push(Err(failure)),
+            Err(failure) => return Err(failure),
+        }
+    }
+}
+
+fn head_of(record: &Record) -> Result<EntryHeader, EntryError> {
+    EntryHeader::decode(&record.payload.to_bytes()).map(|(head, _)| head)
 }
 
 /// Asks one replica after another. Entries at or past `end` are cut off (I5).
@@ -214,11 +202,8 @@ async fn read(
     let mut all_answered = true;
     for &bookie in segment.replicas.iter() {
         let cause = match bookies.call(bookie, Request::Read(request)).await {
-            Ok(Response::Entries(mut records)) => match check(&request, &records) {
-                Ok(()) => {
-                    records.truncate(max_entries as usize);
-                    return Ok(records);
-                }
+            Ok(Response::Entries(records)) => match usable(&request, records) {
+                Ok(records) => return Ok(records),
                 Err(cause) => {
                     alarm(segment.ledger, bookie, cause);
                     cause.to_owned()
@@ -237,6 +222,21 @@ async fn read(
     }
     let causes = causes.join("; ");
     Err(if all_answered { unavailable(segment, from, &causes) } else { away(segment, from, &causes) })
+}
+
+/// What an answer is good for. A bookie does not verify what it gives a prefix of:
+/// the headers are good up to the first that cannot be decoded.
+fn usable(read: &Read, mut records: Vec<Record>) -> Result<Vec<Record>, &'static str> {
+    check(read, &records)?;
+    records.truncate(read.max_entries as usize);
+    if read.prefix {
+        match records.iter().position(|record| head_of(record).is_err()) {
+            Some(0) => return Err("the entry's header is damaged"),
+            Some(at) => records.truncate(at),
+            None => {}
+        }
+    }
+    Ok(records)
 }
 
 /// A record that is not the one that was asked for is never taken for it.

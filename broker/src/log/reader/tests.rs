@@ -7,15 +7,20 @@ use crate::bookies::fake::{bookies, record, segment};
 use crate::topic::{Topic, TopicConfig};
 
 /// A chain of two segments of three entries each, with one record in each, of
-/// which this one cannot be read.
+/// which this one cannot be read; whether its header can makes no difference.
 async fn check(lost: u64, from: u64, next: Result<u64, ErrorReason>) {
+    for header_is_left in [true, false] {
+        check_with(header_is_left, lost, from, next).await;
+    }
+}
+
+async fn check_with(header_is_left: bool, lost: u64, from: u64, next: Result<u64, ErrorReason>) {
     let bookies = bookies(move |_, request| {
         let Request::Read(read) = request else { panic!("{request:?} is no read") };
         let offset = |entry: u64| (read.ledger.0 - 1) * 3 + entry;
         let entries = read.from.0..3.min(read.from.0 + u64::from(read.max_entries));
-        // Headers can be read.
         let given: Vec<_> = entries
-            .take_while(|entry| read.prefix || offset(*entry) != lost)
+            .take_while(|entry| (header_is_left && read.prefix) || offset(*entry) != lost)
             .map(|entry| record(read.ledger, EntryId(entry), offset(entry)))
             .collect();
         let answer = if given.is_empty() { Response::Absent } else { Response::Entries(given) };

@@ -18,9 +18,10 @@ use uuid::Uuid;
 
 use crate::bookies::Bookies;
 use crate::context::Context;
-use crate::entry::{EntryBuilder, Line};
+use crate::entry::EntryBuilder;
 use crate::log::partition::Segment;
 use crate::options::Options;
+use crate::testing::line;
 
 type Answer = BoxFuture<'static, Result<Response, LinkError>>;
 
@@ -132,19 +133,8 @@ pub fn segment(ledger: u64, base_offset: u64, entries: u64, replicas: &[u128]) -
 pub fn record(ledger: LedgerId, entry: EntryId, offset: u64) -> Record {
     let mut builder = Builder::with_capacity(100);
     builder.append(5, None, Some(b"v"), NO_HEADERS).unwrap();
-    let line = Line {
-        position: 0,
-        last_offset: Offset(offset),
-        max_timestamp_ms: 5,
-        producer_id: -1,
-        producer_epoch: -1,
-        base_sequence: -1,
-        record_count: 1,
-        attributes: 0,
-        control_type: -1,
-    };
     let mut built = EntryBuilder::default();
-    built.push(builder.seal(Compression::None, Producer::NONE).unwrap(), line);
+    built.push(builder.seal(Compression::None, Producer::NONE).unwrap(), line(offset));
     let built = built.build(Offset(offset), Epoch(1), 5, 0).unwrap();
     let header = Header {
         kind: Kind::Append,

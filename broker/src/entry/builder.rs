@@ -95,20 +95,7 @@ mod tests {
     use quire_proto::codec::Compression;
 
     use super::*;
-
-    fn line(last_offset: u64) -> Line {
-        Line {
-            position: 0,
-            last_offset: Offset(last_offset),
-            max_timestamp_ms: 5,
-            producer_id: -1,
-            producer_epoch: -1,
-            base_sequence: -1,
-            record_count: 1,
-            attributes: 0,
-            control_type: -1,
-        }
-    }
+    use crate::testing::line;
 
     fn batch(value: &[u8]) -> Batch {
         let mut builder = Builder::with_capacity(100);

@@ -346,7 +346,9 @@ mod tests {
 
     use super::*;
     use crate::bookies::fake::segment;
-    use crate::entry::{EntryBuilder, Line};
+    use crate::entry::EntryBuilder;
+    use crate::testing::line;
+    use crate::testing::topic;
 
     /// An entry of one-record batches with values of these lengths.
     fn entry(base_offset: u64, values: &[usize]) -> Arc<StoredEntry> {
@@ -354,18 +356,7 @@ mod tests {
         for (offset, &len) in (base_offset..).zip(values) {
             let mut builder = Builder::with_capacity(len + 100);
             builder.append(5, None, Some(&vec![1; len]), NO_HEADERS).unwrap();
-            let line = Line {
-                position: 0,
-                last_offset: Offset(offset),
-                max_timestamp_ms: 0,
-                producer_id: -1,
-                producer_epoch: -1,
-                base_sequence: -1,
-                record_count: 1,
-                attributes: 0,
-                control_type: -1,
-            };
-            entry.push(builder.seal(Compression::None, Producer::NONE).unwrap(), line);
+            entry.push(builder.seal(Compression::None, Producer::NONE).unwrap(), line(offset));
         }
         let built = entry.build(Offset(base_offset), Epoch(1), 0, 0).unwrap();
         Arc::new(StoredEntry::appended(built.header, built.payload))
@@ -391,15 +382,7 @@ mod tests {
 
     #[test]
     fn what_a_retaken_partition_is_not_certain_of_is_not_ready() {
-        let topic = Topic {
-            id: quire_proto::id::TopicId::default(),
-            name: "t".parse().unwrap(),
-            partitions: 1,
-            replicas: 1,
-            ack_quorum: 1,
-            config: crate::topic::TopicConfig::default(),
-        };
-        let log = PartitionLog::new(PartitionId::default(), Arc::new(topic));
+        let log = PartitionLog::new(PartitionId::default(), topic());
         let sealed = segment(1, 0, 3, &[1]);
         let led = |end| vec![sealed.clone(), segment(2, 3, end, &[1])];
         log.leading(Epoch(1), led(2), Offset(5));

@@ -141,7 +141,8 @@ mod tests {
     use quire_proto::id::Epoch;
 
     use super::*;
-    use crate::entry::{EntryBuilder, Line};
+    use crate::entry::EntryBuilder;
+    use crate::testing::line;
 
     /// Every batch has as many bytes.
     fn batch(filler: u8) -> Batch {
@@ -157,18 +158,7 @@ mod tests {
     fn entry() -> StoredEntry {
         let mut builder = EntryBuilder::default();
         for (filler, last) in [(1, 11), (2, 12), (3, 15)] {
-            let line = Line {
-                position: 0,
-                last_offset: Offset(last),
-                max_timestamp_ms: 0,
-                producer_id: -1,
-                producer_epoch: -1,
-                base_sequence: -1,
-                record_count: 1,
-                attributes: 0,
-                control_type: -1,
-            };
-            builder.push(batch(filler), line);
+            builder.push(batch(filler), line(last));
         }
         let built = builder.build(Offset(10), Epoch(1), 0, 0).unwrap();
         StoredEntry::appended(built.header, built.payload)

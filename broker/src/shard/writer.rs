@@ -419,17 +419,16 @@ pub const fn line_append(line: &Line) -> Append {
 #[cfg(test)]
 mod tests {
     use quire_ledger::ensemble::Ensemble;
-    use quire_metadata::topic::TopicName;
     use quire_proto::batch::{Builder, NO_HEADERS, Producer};
     use quire_proto::codec::Compression;
-    use quire_proto::id::{BookieId, Epoch, LedgerId, PartitionId, TopicId};
+    use quire_proto::id::{BookieId, Epoch, LedgerId, PartitionId};
     use tokio::sync::oneshot::Receiver;
     use uuid::Uuid;
 
     use super::*;
     use crate::call::{Call, Outcome};
     use crate::log::partition::Standing;
-    use crate::topic::{Topic, TopicConfig};
+    use crate::testing::topic;
 
     const NOW: Now = Now { millis: Millis(5), wall_ms: 5 };
     const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -446,15 +445,7 @@ mod tests {
 
     impl Case {
         fn new() -> Self {
-            let topic = Topic {
-                id: TopicId::default(),
-                name: "t".parse::<TopicName>().unwrap(),
-                partitions: 1,
-                replicas: 1,
-                ack_quorum: 1,
-                config: TopicConfig::default(),
-            };
-            let log = PartitionLog::new(PartitionId::default(), Arc::new(topic));
+            let log = PartitionLog::new(PartitionId::default(), topic());
             log.leading(Epoch(1), Vec::new(), Offset(0));
             let chain = ChainWriter::new(Epoch(1), Offset(0), chain::Options::default());
             let restored = Restored { running_max_ms: i64::MIN, ..Restored::default() };

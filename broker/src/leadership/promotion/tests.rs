@@ -4,12 +4,12 @@ use quire_metadata::chain::{ChainSequence, Segment as Place};
 use quire_metadata::partition::Leadership;
 use quire_metadata::store::Revision;
 use quire_metadata::view::Link;
-use quire_proto::id::{EntryId, PartitionId, TopicId};
+use quire_proto::id::{EntryId, PartitionId};
 use uuid::Uuid;
 
 use super::*;
 use crate::producer::Snapshot;
-use crate::topic::{Topic, TopicConfig};
+use crate::testing::topic;
 
 const MINE: Epoch = Epoch(2);
 
@@ -77,14 +77,6 @@ struct Case {
 }
 
 pub fn promotion(last: Option<Versioned<LedgerMetadata>>) -> Promotion {
-    let topic = Topic {
-        id: TopicId::default(),
-        name: "t".parse().unwrap(),
-        partitions: 1,
-        replicas: 2,
-        ack_quorum: 1,
-        config: TopicConfig::default(),
-    };
     let id = PartitionId::default();
     let chain = last.iter().map(|ledger| Link {
         sequence: ChainSequence(0),
@@ -96,7 +88,7 @@ pub fn promotion(last: Option<Versioned<LedgerMetadata>>) -> Promotion {
     });
     let view = PartitionView { id, partition: None, chain: chain.collect(), revision: Revision(5) };
     let leadership = Leadership { partition: id, epoch: MINE, minted: Revision(6) };
-    let log = PartitionLog::new(id, Arc::new(topic));
+    let log = PartitionLog::new(id, topic());
     let taken = TakenOver { leadership, last };
     Promotion::new(log, &view, taken, Options::default())
 }

@@ -1,10 +1,10 @@
 use futures_util::FutureExt;
 use quire_ledger::message::{Request, Response};
-use quire_proto::id::{Epoch, LedgerId, PartitionId, TopicId};
+use quire_proto::id::{Epoch, LedgerId, PartitionId};
 
 use super::*;
 use crate::bookies::fake::{bookies, record, segment};
-use crate::topic::{Topic, TopicConfig};
+use crate::testing::topic;
 
 /// A chain of two segments of three entries each, with one record in each, of
 /// which this one cannot be read; whether its header can makes no difference.
@@ -26,15 +26,7 @@ async fn check_with(header_is_left: bool, lost: u64, from: u64, next: Result<u64
         let answer = if given.is_empty() { Response::Absent } else { Response::Entries(given) };
         async move { Ok(answer) }.boxed()
     });
-    let topic = Topic {
-        id: TopicId::default(),
-        name: "t".parse().unwrap(),
-        partitions: 1,
-        replicas: 1,
-        ack_quorum: 1,
-        config: TopicConfig::default(),
-    };
-    let log = PartitionLog::new(PartitionId::default(), Arc::new(topic));
+    let log = PartitionLog::new(PartitionId::default(), topic());
     let segments = vec![segment(1, 0, 3, &[1]), segment(2, 3, 3, &[1])];
     assert_eq!(segments[0].ledger, LedgerId(1));
     log.leading(Epoch(1), segments, Offset(6));

@@ -2,7 +2,7 @@ use quire_metadata::operation::Operation;
 use quire_metadata::store::Revision;
 use quire_proto::batch::{Builder, NO_HEADERS, Producer};
 use quire_proto::codec::Compression;
-use quire_proto::id::{EntryId, Offset, PartitionId, TopicId};
+use quire_proto::id::{EntryId, Offset, PartitionId};
 use tokio::sync::oneshot::Receiver;
 
 use super::*;
@@ -11,7 +11,7 @@ use crate::call::{Call, Outcome as Answered};
 use crate::pool::tests::spare;
 use crate::shard::piece::Acks;
 use crate::shard::writer::Restored;
-use crate::topic::{Topic, TopicConfig};
+use crate::testing::topic;
 
 const NOW: Now = Now { millis: Millis(5), wall_ms: 5 };
 const DEADLINE: Millis = Millis(100);
@@ -33,16 +33,8 @@ impl Case {
     }
 
     fn of(id: PartitionId) -> Self {
-        let topic = Topic {
-            id: TopicId::default(),
-            name: "t".parse().unwrap(),
-            partitions: 1,
-            replicas: 1,
-            ack_quorum: 1,
-            config: TopicConfig::default(),
-        };
         let promoted = Promoted {
-            log: PartitionLog::new(id, Arc::new(topic)),
+            log: PartitionLog::new(id, topic()),
             leadership: Leadership { partition: id, epoch: Epoch(1), minted: Revision(1) },
             last: None,
             segments: Vec::new(),

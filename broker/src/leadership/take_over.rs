@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 
+use futures_util::{StreamExt, stream};
 use quire_metadata::key::Keys;
 use quire_metadata::operation::{self, Outcome};
 use quire_metadata::operations::take_over::{Overtaken, TakeOver, TakenOver};
@@ -14,6 +15,9 @@ use quire_metadata::view::{self, PartitionView};
 use quire_proto::id::PartitionId;
 
 use crate::context::{Backoff, Context};
+
+/// Transactions of one take-over that are under way at once.
+const TRANSACTIONS: usize = 16;
 
 /// A partition whose epoch is ours, and its chain as it was then.
 #[derive(Clone, Debug)]
@@ -70,15 +74,19 @@ pub async fn attempt(
     let candidates = views.iter().map(|view| view.candidate(topic.clone())).collect();
     let mut views: HashMap<PartitionId, PartitionView> =
         views.into_iter().map(|view| (view.id, view)).collect();
+    let operations = TakeOver::pack(process, candidates);
+    let runs: Vec<_> = operations.iter().map(|operation| operation::run(store, keys, operation)).collect();
+    let mut runs = stream::iter(runs).buffer_unordered(TRANSACTIONS);
     let mut result = Ok(());
-    for operation in TakeOver::pack(process, candidates) {
-        match operation::run(store, keys, &operation).await {
+    while let Some(outcome) = runs.next().await {
+        match outcome {
             Ok(Outcome::Done(taken)) => done.extend(taken.into_iter().filter_map(|taken| {
                 let view = views.remove(&taken.leadership.partition)?;
                 Some(Taken { view, taken })
             })),
             // All of the transaction's partitions are read anew.
             Ok(Outcome::Lost(Overtaken(_))) => {}
+            // What is under way has an unknown outcome, too.
             Err(error) => {
                 result = Err(error);
                 break;
@@ -96,3 +104,6 @@ async fn topic_stands(context: &Context, topic: &Versioned<Topic>) -> bool {
         Err(_) => true,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -228,9 +228,9 @@ impl<D: Disk> Reader<D> {
                 payload
             }
         };
-        // What is in memory was checked when it came in; of a prefix nothing
-        // but its owner can tell.
-        if !in_memory && !read.prefix && payload.crc() != header.payload_crc {
+        // What is in memory was checked when it came in; of a prefix that is not
+        // the whole payload nothing but its owner can tell.
+        if !in_memory && wanted == payload_len && payload.crc() != header.payload_crc {
             metrics::counter!("quire_bookie_corrupt_entries_total").increment(1);
             tracing::error!(ledger = read.ledger.0, entry = entry.0, "an entry is damaged on the disk");
             return Err(Trouble::Unreadable(format!(

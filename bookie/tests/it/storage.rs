@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use quire_bookie::{Bookie, Health, InProcessConnector, Options};
 use quire_ledger::link::BookieLink;
-use quire_ledger::message::{Refusal, Request, Response};
+use quire_ledger::message::{Read, Refusal, Request, Response};
 use quire_metadata::key::Keys;
 use quire_metadata::ledger::{LedgerMetadata, LedgerState, Sealed};
 use quire_metadata::store::{Store, Txn, Write};
@@ -127,6 +127,38 @@ async fn b5_what_is_damaged_on_the_disk_is_unknown_and_never_absent() {
         }
     }
     assert!((1..60).contains(&unknown), "{unknown}");
+    bookie.shutdown().await;
+}
+
+#[tokio::test]
+async fn b5_a_prefix_that_is_the_whole_payload_is_not_given_when_it_is_damaged() {
+    let (dir, store) = (tempfile::tempdir().unwrap(), store().await);
+    let bookie = start_cold(dir.path(), &store).await;
+    let (link, ear) = connect(&bookie);
+    assert_eq!(create(&*link, 1).await, Response::Created);
+    for at in 0..3 {
+        let mut append = entry(1, at, 1, 50_000);
+        append.record.header.prefix_len = append.record.header.payload_len;
+        link.append(append).unwrap();
+    }
+    ear.wait(|heard| heard.durable.get(&LedgerId(1)) == Some(&EntryId(3)));
+    let log = &wait_for_files(dir.path(), |files| !with_suffix(files, "log").is_empty());
+    let log = &with_suffix(log, "log")[0];
+    // The entry in the middle, by what only its payload holds.
+    let bytes = fs::read(log).unwrap();
+    let middle = vec![payload(1, 1, 50_000).to_bytes()[0]; 1_000];
+    let at = bytes.windows(middle.len()).position(|window| window == middle).unwrap();
+    let file = fs::OpenOptions::new().write(true).open(log).unwrap();
+    file.write_all_at(&[0x55], at as u64 + 500).unwrap();
+    file.sync_all().unwrap();
+    for (at, is_sound) in [(0, true), (1, false), (2, true)] {
+        let read = Read { prefix: true, max_entries: 1, ..read_request(1, at) };
+        match link.call(Request::Read(read)).await.unwrap() {
+            Response::Entries(records) if is_sound => records[0].verify().unwrap(),
+            Response::Unknown(_) if !is_sound => {}
+            other => panic!("entry {at}: {other:?}"),
+        }
+    }
     bookie.shutdown().await;
 }
 

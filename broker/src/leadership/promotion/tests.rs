@@ -1,3 +1,4 @@
+use bytes::Bytes;
 use quire_ledger::message::ReplicaState;
 use quire_ledger::record::{Header, Kind, Payload, Record};
 use quire_metadata::chain::{ChainSequence, Segment as Place};
@@ -8,6 +9,7 @@ use quire_proto::id::{EntryId, PartitionId};
 use uuid::Uuid;
 
 use super::*;
+use crate::entry::EntryHeader;
 use crate::producer::Snapshot;
 use crate::testing::topic;
 
@@ -154,6 +156,23 @@ fn another_entry_is_not_taken_for_the_one_asked_for() {
     let first = case.call();
     case.answer(1, first, Response::Entries(vec![snapshot(8, 4)]));
     assert!(matches!(&case.effects[0], Effect::ReadFailed(failed) if failed.is_wrong));
+}
+
+#[test]
+fn a_snapshot_that_is_damaged_is_not_restored_from_though_it_can_be_decoded() {
+    let mut case = Case::new(Some(ledger(9, sealed(4))));
+    let first = case.call();
+    let sound = snapshot(9, 4);
+    let mut bytes = sound.payload.to_bytes().to_vec();
+    // A bit of what follows the version, which says nothing.
+    bytes[EntryHeader::FIXED_LEN + 1] ^= 1;
+    let damaged = Record { payload: Bytes::from(bytes).into(), ..sound.clone() };
+    case.answer(1, first.clone(), Response::Entries(vec![damaged]));
+    assert!(matches!(case.effects.remove(0), Effect::ReadFailed(failed) if failed.is_wrong));
+    let second = case.call();
+    assert_ne!(second.0, first.0);
+    case.answer(2, second, Response::Entries(vec![sound]));
+    case.promoted();
 }
 
 #[test]

@@ -230,26 +230,25 @@ impl Scan {
             Ok(other) => Err((format!("it answered {other:?}"), true)),
             Err(why) => Err((why, false)),
         };
-        match answer {
-            Ok(()) => {
-                self.begin_round();
-                self.unreadable = None;
-                self.pause_ms = self.options.retry_ms;
-                Ok(())
-            }
-            Err((cause, is_wrong)) => Err(self.failed(now, cause, answered, is_wrong)),
+        // What came before the one that is wrong is known from now on.
+        if self.from > read.from {
+            self.begin_round();
+            self.unreadable = None;
+            self.pause_ms = self.options.retry_ms;
         }
+        answer.map_err(|(cause, is_wrong)| self.failed(now, cause, answered, is_wrong))
     }
 
+    /// Adds the entries up to the first one that is wrong.
     fn add_all(&mut self, read: &Read, records: &[Record]) -> Result<(), String> {
-        cold::check(read, records)?;
+        if records.is_empty() {
+            return Ok(cold::check(read, records)?);
+        }
         for record in records.iter().take(read.max_entries as usize) {
-            if let Err(cause) = self.headers.add(record) {
-                // What was added cannot be taken back.
-                self.headers = Headers::default();
-                self.from = EntryId(0);
-                return Err(format!("entry {} is malformed: {cause}", record.header.entry));
-            }
+            let next = Read { from: self.from, ..*read };
+            cold::check(&next, std::slice::from_ref(record))?;
+            let added = self.headers.add(record);
+            added.map_err(|cause| format!("entry {} is malformed: {cause}", record.header.entry))?;
             self.from = self.from.next();
         }
         Ok(())
@@ -304,37 +303,39 @@ impl Headers {
         self.restored.get_or_insert(unknown);
     }
 
-    /// Adds the next entry.
+    /// Adds the next entry, or nothing of it.
     ///
     /// # Errors
     /// When it is none, or does not follow.
     pub fn add(&mut self, record: &Record) -> Result<(), String> {
-        self.bytes += u64::from(record.header.payload_len);
         let prefix = record.payload.to_bytes();
         let (header, len) = EntryHeader::decode(&prefix).map_err(|error| error.to_string())?;
         let follows = self.next_offset.is_none_or(|next| next == header.base_offset);
         if !follows && self.lost_at_end == 0 {
             return Err("its offset does not follow the one before".to_owned());
         }
-        self.lost_at_end = 0;
-        self.next_offset = Some(header.next_offset());
         match header.kind {
             // Of one that is not whole.
-            EntryKind::Snapshot { .. } if self.lost > 0 => Ok(()),
-            EntryKind::Snapshot { last } => {
-                self.snapshot.extend_from_slice(&prefix[len..]);
-                if last {
-                    self.restore(&header)?;
-                }
-                Ok(())
-            }
-            EntryKind::Data => self.apply(&header),
+            EntryKind::Snapshot { .. } if self.lost > 0 => {}
+            EntryKind::Snapshot { last: false } => self.snapshot.extend_from_slice(&prefix[len..]),
+            EntryKind::Snapshot { last: true } => self.restore(&header, &prefix[len..])?,
+            EntryKind::Data => self.apply(&header)?,
         }
+        self.bytes += u64::from(record.header.payload_len);
+        self.lost_at_end = 0;
+        self.next_offset = Some(header.next_offset());
+        Ok(())
     }
 
-    fn restore(&mut self, header: &EntryHeader) -> Result<(), String> {
-        let snapshot = Snapshot::decode(header.base_offset, header.running_max_ms, &self.snapshot)
-            .map_err(|error| error.to_string())?;
+    /// The snapshot's last part is there.
+    fn restore(&mut self, header: &EntryHeader, part: &[u8]) -> Result<(), String> {
+        let before = self.snapshot.len();
+        self.snapshot.extend_from_slice(part);
+        let decoded = Snapshot::decode(header.base_offset, header.running_max_ms, &self.snapshot);
+        let snapshot = decoded.map_err(|error| {
+            self.snapshot.truncate(before);
+            error.to_string()
+        })?;
         self.snapshot = Vec::new();
         self.restored = Some(Restored {
             next_offset: snapshot.next_offset,
@@ -359,3 +360,6 @@ impl Headers {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,7 +31,7 @@ use quire_metadata::view::PartitionView;
 use quire_proto::fault::{Fault, planted};
 use quire_proto::id::{BookieId, EntryId, Epoch, LedgerId, Offset};
 
-use crate::leadership::scan::{self, ReadFailed, Scan, Unreadable};
+use crate::leadership::scan::{self, Headers, ReadFailed, Scan, Unreadable};
 use crate::log::PartitionLog;
 use crate::log::partition::{Segment, Standing};
 use crate::shard::writer::{Now, Restored};
@@ -177,6 +177,11 @@ struct Recovering {
     machine: Recovery,
     /// The seal that was asked for, until its ledger's headers are read (T6).
     sealing: Option<(Seal, Scan)>,
+    /// An operator accepted the loss of entries that cannot be read.
+    loss_accepted: bool,
+    /// What was read for the seal that is under way, if entries in the middle of
+    /// the ledger were left out.
+    scanned: Option<(Sealed, Headers)>,
 }
 
 impl Promotion {
@@ -270,7 +275,8 @@ impl Promotion {
         let mut actions = Vec::new();
         let options = self.options.recovery;
         let machine = Recovery::start(now.millis, self.leadership.epoch, view, options, &mut actions);
-        self.phase = Phase::Recovering(Box::new(Recovering { machine, sealing: None }));
+        let recovering = Recovering { machine, sealing: None, loss_accepted: false, scanned: None };
+        self.phase = Phase::Recovering(Box::new(recovering));
         self.carry_out(now, actions, effects);
     }
 
@@ -315,6 +321,9 @@ impl Promotion {
     fn accept_loss(&mut self, now: Now, effects: &mut Vec<Effect>) {
         if let Some(scan) = self.scan_mut() {
             scan.accept_loss();
+            if let Phase::Recovering(recovering) = &mut self.phase {
+                recovering.loss_accepted = true;
+            }
             return self.scan_on(now, effects);
         }
         self.recovery_step(now, recovery::Event::AcceptLoss, effects);
@@ -380,7 +389,11 @@ impl Promotion {
         let (Some(last), Phase::Recovering(recovering)) = (&self.last, &mut self.phase) else { return };
         let replicas = seal.complete.clone().into();
         let segment = Segment { end: seal.end, replicas, ..Segment::of(last) };
-        recovering.sealing = Some((seal, Scan::new(&segment, self.options.scan)));
+        let mut scan = Scan::new(&segment, self.options.scan);
+        if recovering.loss_accepted {
+            scan.accept_loss();
+        }
+        recovering.sealing = Some((seal, scan));
         self.scan_on(now, effects);
     }
 
@@ -395,14 +408,22 @@ impl Promotion {
     }
 
     fn recovered(&mut self, now: Now, outcome: &recovery::Outcome, effects: &mut Vec<Effect>) {
-        match (&self.last, outcome) {
-            (Some(last), recovery::Outcome::Sealed { .. }) if last.ledger.value.sealed().is_some() => {
-                effects.push(Effect::Recovered(last.segment.ledger));
-                self.segments.pop();
-                self.segments.push(Segment::of(last));
-                self.restore(now, effects);
-            }
-            _ => self.depose(effects),
+        let (Some(last), recovery::Outcome::Sealed { .. }) = (&self.last, outcome) else {
+            return self.depose(effects);
+        };
+        let Some(sealed) = last.ledger.value.sealed() else { return self.depose(effects) };
+        effects.push(Effect::Recovered(last.segment.ledger));
+        let scanned = match &mut self.phase {
+            Phase::Recovering(recovering) => recovering.scanned.take(),
+            _ => None,
+        };
+        let headers = scanned.filter(|(seal, _)| seal == sealed).map(|(_, headers)| headers);
+        self.segments.pop();
+        self.segments.push(Segment::of(last));
+        match headers.and_then(|headers| headers.restored) {
+            // What was left out is not asked for again.
+            Some(restored) => self.promote(restored, effects),
+            None => self.restore(now, effects),
         }
     }
 
@@ -488,8 +509,8 @@ impl Promotion {
         self.scan_on(now, effects);
     }
 
-    fn seal_as_scanned(&mut self, now: Now, seal: Seal, headers: scan::Headers, effects: &mut Vec<Effect>) {
-        let Some(last) = &self.last else { return };
+    fn seal_as_scanned(&mut self, now: Now, seal: Seal, headers: Headers, effects: &mut Vec<Effect>) {
+        let (Some(last), Phase::Recovering(recovering)) = (&self.last, &mut self.phase) else { return };
         // Where the loss of entries at the end was accepted, it ends before them.
         let sealed = Sealed {
             end: EntryId(seal.end.0.saturating_sub(headers.lost_at_end)),
@@ -499,6 +520,9 @@ impl Promotion {
             max_timestamp_ms: headers.max_timestamp_ms,
             sealed_ms: now.wall_ms,
         };
+        // Entries that were left out at the end only are not in the ledger.
+        let is_whole = headers.lost == headers.lost_at_end;
+        recovering.scanned = (!is_whole).then(|| (sealed.clone(), headers));
         match RecoveryStep::seal(self.leadership, last.ledger.clone(), seal.replicas, sealed) {
             Ok(step) => effects.push(Effect::Step(Box::new(step))),
             Err(invalid) => {

@@ -17,6 +17,8 @@ use tonic::{Request, Response, Status};
 use crate::context::Backoff;
 use crate::failure::{self, Failure};
 use crate::leadership::driver::Patience;
+use crate::log::PartitionLog;
+use crate::log::partition::Standing;
 use crate::service::Door;
 
 /// How long an accepted loss is waited for.
@@ -130,9 +132,10 @@ impl Door {
         peer: &str,
     ) -> Result<v1::RecoverLedgerResponse, Failure> {
         let ledger = self.ledger(id).await?;
-        let waiting = self.patience(&ledger).and_then(|patience| Some((patience.waiting()?, patience)));
-        let (loss, patience) = match waiting {
-            Some((waiting, patience)) if waiting.ledger() == id => (waiting.to_string(), patience),
+        let place = self.place(&ledger);
+        let waiting = place.and_then(|(log, patience)| Some((patience.waiting()?, log, patience)));
+        let (loss, log, patience) = match waiting {
+            Some((waiting, log, patience)) if waiting.ledger() == id => (waiting.to_string(), log, patience),
             _ if ledger.sealed().is_some() => {
                 let ledger = Some(self.public(&ledger));
                 return Ok(v1::RecoverLedgerResponse { ledger, loss: String::new() });
@@ -156,27 +159,38 @@ impl Door {
         }
         tracing::warn!(ledger = %id, peer, loss, "an operator accepted the loss of entries");
         patience.accept_loss();
-        let ledger = self.wait_recovered(id, &patience).await?;
+        let ledger = self.wait_recovered(id, &log, &patience).await?;
         Ok(v1::RecoverLedgerResponse { ledger: Some(self.public(&ledger)), loss })
     }
 
-    fn patience(&self, ledger: &LedgerMetadata) -> Option<Arc<Patience>> {
+    /// The partition that the ledger is of.
+    fn place(&self, ledger: &LedgerMetadata) -> Option<(Arc<PartitionLog>, Arc<Patience>)> {
         let entry = self.catalog.by_id(ledger.owner.topic)?;
-        entry.patience.get(ledger.owner.index.0 as usize).cloned()
+        let index = ledger.owner.index.0 as usize;
+        Some((Arc::clone(entry.partitions.get(index)?), Arc::clone(entry.patience.get(index)?)))
     }
 
-    async fn wait_recovered(&self, id: LedgerId, patience: &Patience) -> Result<LedgerMetadata, Failure> {
+    /// Waits until the ledger is sealed and no longer in the way of its partition.
+    async fn wait_recovered(
+        &self,
+        id: LedgerId,
+        log: &PartitionLog,
+        patience: &Patience,
+    ) -> Result<LedgerMetadata, Failure> {
         let deadline = Instant::now() + RECOVERY;
         let mut backoff = Backoff::default();
         while Instant::now() < deadline {
             let ledger = self.ledger(id).await?;
-            let waits = patience.waiting().is_some_and(|waiting| waiting.ledger() == id);
-            if ledger.sealed().is_some() && !waits {
+            let is_passed = match patience.waiting() {
+                Some(waiting) => waiting.ledger() != id,
+                None => log.standing().0 != Standing::Recovering,
+            };
+            if ledger.sealed().is_some() && is_passed {
                 return Ok(ledger);
             }
             backoff.pause().await;
         }
-        Err(failure::unknown_outcome(&format!("ledger {id}"), "it was not sealed in time"))
+        Err(failure::unknown_outcome(&format!("ledger {id}"), "it was not recovered in time"))
     }
 
     /// The ledger as operators see it.

@@ -2,6 +2,7 @@ use bytes::Bytes;
 use quire_ledger::message::ReplicaState;
 use quire_ledger::record::{Header, Kind, Payload, Record};
 use quire_metadata::chain::{ChainSequence, Segment as Place};
+use quire_metadata::operation::Operation;
 use quire_metadata::partition::Leadership;
 use quire_metadata::store::Revision;
 use quire_metadata::view::Link;
@@ -9,6 +10,7 @@ use quire_proto::id::{EntryId, PartitionId};
 use uuid::Uuid;
 
 use super::*;
+use crate::bookies::fake::record;
 use crate::entry::EntryHeader;
 use crate::producer::Snapshot;
 use crate::testing::topic;
@@ -120,6 +122,16 @@ impl Case {
         self.step(millis, Event::Called { bookie, request, result: Ok(response) });
     }
 
+    /// Both replicas answer that they cannot give what is asked for next.
+    #[track_caller]
+    fn answer_damaged(&mut self, millis: u64) {
+        for _replica in 0..2 {
+            let call = self.call();
+            self.answer(millis, call, Response::Unknown("damaged".to_owned()));
+            self.effects.retain(|effect| !matches!(effect, Effect::ReadFailed(_) | Effect::ReadEpoch));
+        }
+    }
+
     #[track_caller]
     fn promoted(&mut self) -> Box<Promoted> {
         match self.effects.pop() {
@@ -213,11 +225,7 @@ fn when_no_replica_can_be_read_the_epoch_is_looked_at() {
 /// Both replicas have answered that they cannot give the one entry.
 fn unreadable() -> Case {
     let mut case = Case::new(Some(ledger(9, sealed(6))));
-    for _replica in 0..2 {
-        let call = case.call();
-        case.answer(1, call, Response::Unknown("damaged".to_owned()));
-        case.effects.retain(|effect| matches!(effect, Effect::Call { .. }));
-    }
+    case.answer_damaged(1);
     case
 }
 
@@ -228,11 +236,7 @@ fn a_state_whose_entry_is_lost_is_restored_without_it_once_that_is_accepted() {
     assert_eq!(waiting.ledger(), LedgerId(9));
     assert!(waiting.to_string().contains("entry 0 of ledger 9"), "{waiting}");
     case.step(2, Event::AcceptLoss);
-    for _replica in 0..2 {
-        case.effects.retain(|effect| matches!(effect, Effect::Call { .. } | Effect::Promoted(_)));
-        let call = case.call();
-        case.answer(3, call, Response::Unknown("damaged".to_owned()));
-    }
+    case.answer_damaged(3);
     let promoted = case.promoted();
     assert_eq!(promoted.restored.next_offset, Offset(6), "offsets go on where metadata says");
     assert_eq!(case.promotion.waiting(), None);
@@ -256,11 +260,13 @@ fn an_entry_of_which_a_replica_does_not_answer_is_waited_for_though_loss_is_acce
     assert_eq!(case.promoted().restored.running_max_ms, 3);
 }
 
-/// Fences the replicas of a ledger with one entry, up to the read for its seal.
-fn recovering() -> (Case, (BookieId, Request)) {
+/// Fences the replicas of a ledger with so many entries, up to the read for its
+/// seal.
+fn recovering(entries: u64) -> (Case, (BookieId, Request)) {
     let mut case = Case::new(Some(ledger(9, LedgerState::Recovering(MINE))));
     assert_eq!(case.promotion.unsealed(), Some(LedgerId(9)));
-    let state = ReplicaState { fence: MINE, durable: EntryId(1), committed: EntryId(1), certain: true };
+    let end = EntryId(entries);
+    let state = ReplicaState { fence: MINE, durable: end, committed: end, certain: true };
     for effect in std::mem::take(&mut case.effects) {
         let Effect::Call { bookie, request: request @ Request::Fence { .. } } = effect else {
             panic!("{effect:?} is no fence")
@@ -274,7 +280,7 @@ fn recovering() -> (Case, (BookieId, Request)) {
 
 #[test]
 fn a_ledger_is_fenced_read_sealed_and_restored() {
-    let (mut case, call) = recovering();
+    let (mut case, call) = recovering(1);
     case.answer(2, call, Response::Entries(vec![snapshot(9, 4)]));
     assert!(matches!(&case.effects[..], [Effect::Step(_)]), "{:?}", case.effects);
     case.effects.clear();
@@ -294,7 +300,7 @@ fn a_recovery_ends_when_another_leads() {
         Event::Ledger(None),
         Event::Ledger(Some(ledger(9, LedgerState::Recovering(Epoch(3))))),
     ] {
-        let (mut case, call) = recovering();
+        let (mut case, call) = recovering(1);
         case.step(2, event);
         assert!(matches!(case.effects[..], [Effect::Deposed]), "{:?}", case.effects);
         case.effects.clear();
@@ -305,24 +311,36 @@ fn a_recovery_ends_when_another_leads() {
 
 #[test]
 fn a_ledger_whose_last_entry_is_lost_is_sealed_before_it_once_that_is_accepted() {
-    let (mut case, call) = recovering();
-    case.answer(2, call, Response::Unknown("damaged".to_owned()));
-    case.effects.retain(|effect| matches!(effect, Effect::Call { .. }));
-    let call = case.call();
-    case.answer(2, call, Response::Unknown("damaged".to_owned()));
+    let (mut case, call) = recovering(1);
+    case.effects.push(Effect::Call { bookie: call.0, request: call.1 });
+    case.answer_damaged(2);
     let waiting = case.promotion.waiting().expect("it says so");
     assert_eq!(waiting.ledger(), LedgerId(9));
-    case.effects.clear();
     case.step(3, Event::AcceptLoss);
-    for _replica in 0..2 {
-        case.effects.retain(|effect| matches!(effect, Effect::Call { .. }));
-        let call = case.call();
-        case.answer(3, call, Response::Unknown("damaged".to_owned()));
-    }
+    case.answer_damaged(3);
     let step = case.effects.iter().find_map(|effect| match effect {
         Effect::Step(step) => Some(format!("{step:?}")),
         _ => None,
     });
     let step = step.expect("it is sealed");
     assert!(step.contains("end: EntryId(0)") && step.contains("next_offset: Offset(4)"), "{step}");
+}
+
+#[test]
+fn an_entry_in_the_middle_whose_loss_is_accepted_is_asked_about_once() {
+    let (mut case, call) = recovering(3);
+    case.answer(2, call, Response::Entries(vec![snapshot(9, 4)]));
+    case.answer_damaged(2);
+    assert!(case.promotion.waiting().is_some(), "it says so");
+    case.step(3, Event::AcceptLoss);
+    case.answer_damaged(3);
+    let call = case.call();
+    case.answer(3, call, Response::Entries(vec![record(LedgerId(9), EntryId(2), 8)]));
+    let Some(Effect::Step(step)) = case.effects.pop() else { panic!("it is not sealed") };
+    let sealed = step.done(Revision(7));
+    assert_eq!(sealed.value.sealed().map(|sealed| sealed.end), Some(EntryId(3)));
+    case.step(4, Event::Stepped(Outcome::Done(sealed)));
+    let promoted = case.promoted();
+    assert_eq!((promoted.segments[0].end, promoted.restored.next_offset), (EntryId(3), Offset(9)));
+    assert_eq!(promoted.restored.running_max_ms, 5);
 }

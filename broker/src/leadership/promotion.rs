@@ -384,10 +384,12 @@ impl Promotion {
         effects.push(step_or_read(step, last));
     }
 
-    /// T6: what the seal says beside the end is read from the entries' headers.
+    /// T6: what the seal says beside the end is read from the entries' headers. A
+    /// replica that is not complete may have one that the others cannot give.
     fn seal(&mut self, now: Now, seal: Seal, effects: &mut Vec<Effect>) {
         let (Some(last), Phase::Recovering(recovering)) = (&self.last, &mut self.phase) else { return };
-        let replicas = seal.complete.clone().into();
+        let others = seal.replicas.iter().filter(|&replica| !seal.complete.contains(replica));
+        let replicas = seal.complete.iter().chain(others).copied().collect();
         let segment = Segment { end: seal.end, replicas, ..Segment::of(last) };
         let mut scan = Scan::new(&segment, self.options.scan);
         if recovering.loss_accepted {

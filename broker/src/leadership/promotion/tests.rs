@@ -344,3 +344,31 @@ fn an_entry_in_the_middle_whose_loss_is_accepted_is_asked_about_once() {
     assert_eq!((promoted.segments[0].end, promoted.restored.next_offset), (EntryId(3), Offset(9)));
     assert_eq!(promoted.restored.running_max_ms, 5);
 }
+
+#[test]
+fn a_replica_that_is_not_complete_is_asked_for_what_the_others_cannot_give() {
+    let mut found = ledger(9, LedgerState::Recovering(MINE));
+    found.value.replicas = vec![bookie(1), bookie(2), bookie(3)];
+    let mut case = Case::new(Some(found));
+    for effect in std::mem::take(&mut case.effects) {
+        let Effect::Call { bookie: asked, request } = effect else { panic!("{effect:?} is no fence") };
+        let durable = EntryId(if asked == bookie(3) { 2 } else { 3 });
+        let state = ReplicaState { fence: MINE, durable, committed: EntryId(0), certain: true };
+        case.answer(1, (asked, request), Response::Fenced(state));
+    }
+    let copying = case.call();
+    assert!(matches!(copying.1, Request::Read(read) if !read.prefix), "{copying:?}");
+    // The copy takes too long: the third replica is not complete.
+    let late = 2 * recovery::Options::default().grace_ms;
+    case.step(late, Event::Tick);
+    let call = case.call();
+    case.answer(late, call, Response::Entries(vec![snapshot(9, 4)]));
+    case.answer_damaged(late);
+    assert_eq!(case.promotion.waiting(), None, "one was not asked");
+    let (last, request) = case.call();
+    assert_eq!(last, bookie(3));
+    let entry = record(LedgerId(9), EntryId(1), 4);
+    case.answer(late, (last, request), Response::Entries(vec![entry]));
+    let (_, request) = case.call();
+    assert!(matches!(request, Request::Read(read) if read.from == EntryId(2)), "{request:?}");
+}

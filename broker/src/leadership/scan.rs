@@ -3,11 +3,10 @@
 //! snapshot. No I/O: [`Scan::next`] says what to read, and [`Scan::answered`]
 //! takes what came of it.
 
-use std::sync::Arc;
-
 use quire_ledger::clock::Millis;
 use quire_ledger::message::{Read, Response};
 use quire_ledger::record::Record;
+use quire_ledger::recovery::Silence;
 use quire_proto::fault::{Fault, planted};
 use quire_proto::id::{BookieId, EntryId, LedgerId, Offset};
 
@@ -62,11 +61,20 @@ pub struct Options {
     pub retry_ms: u64,
     /// But at most this long.
     pub retry_max_ms: u64,
+    /// A replica that has not answered for this long, while the others cannot
+    /// give the entry, is reported with them.
+    pub patience_ms: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { read_entries: u32::MAX, read_bytes: 1 << 20, retry_ms: 20, retry_max_ms: 2_000 }
+        Self {
+            read_entries: u32::MAX,
+            read_bytes: 1 << 20,
+            retry_ms: 20,
+            retry_max_ms: 2_000,
+            patience_ms: 30_000,
+        }
     }
 }
 
@@ -84,17 +92,25 @@ pub struct ReadFailed {
     pub is_last: bool,
 }
 
-/// An entry that no replica can give, though each was asked and answered.
+/// An entry that no replica gives: each has answered that it cannot, or has not
+/// answered for long.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "entry {entry} of ledger {ledger}, which the partition's state is restored from, cannot be read{}",
-    .causes.iter().map(|(bookie, cause)| format!("; bookie {bookie}: {cause}")).collect::<String>()
+    "entry {entry} of ledger {ledger}, which the partition's state is restored from, cannot be read{}{}",
+    .refusals.iter().map(|refusal| format!("; {refusal}")).collect::<String>(),
+    .silences.iter().map(may_have_it).collect::<String>()
 )]
 pub struct Unreadable {
     pub ledger: LedgerId,
     pub entry: EntryId,
-    /// What each replica said.
-    pub causes: Vec<(BookieId, String)>,
+    /// What the replicas said that have answered.
+    pub refusals: Vec<Silence>,
+    /// Why the others have not.
+    pub silences: Vec<Silence>,
+}
+
+fn may_have_it(Silence { bookie, why }: &Silence) -> String {
+    format!("; bookie {bookie} does not answer and may still have it, and what follows it: {why}")
 }
 
 /// The scan of one ledger.
@@ -103,20 +119,25 @@ pub struct Scan {
     ledger: LedgerId,
     /// Nothing at or past it is read (I5).
     end: EntryId,
-    replicas: Arc<[BookieId]>,
+    /// Those that are asked.
+    replicas: Vec<BookieId>,
     options: Options,
     headers: Headers,
     /// The next entry.
     from: EntryId,
     /// Which replica is asked.
     source: usize,
-    /// How many replicas have failed to give the next entry.
-    failed: usize,
-    /// What those that answered said instead.
-    causes: Vec<(BookieId, String)>,
-    /// The next entry, when no replica can give it.
+    /// What the replicas said in this round that cannot give the next entry.
+    refusals: Vec<Silence>,
+    /// Why others did not answer in this round.
+    silences: Vec<Silence>,
+    /// Since when all have failed to give the next entry.
+    failed_since: Option<Millis>,
+    /// The next entry, when no replica gives it.
     unreadable: Option<Unreadable>,
     accept_loss: bool,
+    /// Those that may still have what is left out, and are not waited for.
+    not_awaited: Vec<BookieId>,
     under_way: Option<Read>,
     retry_at: Option<Millis>,
     /// How long the next pause is.
@@ -131,15 +152,17 @@ impl Scan {
         Self {
             ledger: segment.ledger,
             end: if beyond { EntryId(u64::MAX) } else { segment.end },
-            replicas: Arc::clone(&segment.replicas),
+            replicas: segment.replicas.to_vec(),
             options,
             headers: Headers::default(),
             from: EntryId(0),
             source: 0,
-            failed: 0,
-            causes: Vec::new(),
+            refusals: Vec::new(),
+            silences: Vec::new(),
+            failed_since: None,
             unreadable: None,
             accept_loss: false,
+            not_awaited: Vec::new(),
             under_way: None,
             retry_at: None,
             pause_ms: options.retry_ms,
@@ -186,7 +209,7 @@ impl Scan {
     }
 
     /// The next entry, when every replica was asked for it and has answered that
-    /// it cannot give it.
+    /// it cannot give it, or has not answered for long.
     #[must_use]
     pub const fn unreadable(&self) -> Option<&Unreadable> {
         self.unreadable.as_ref()
@@ -198,10 +221,13 @@ impl Scan {
         self.retry_at.is_some() || self.pause_ms > self.options.retry_ms
     }
 
-    /// Leaves out, from now on, what no replica can give. An entry of which a
-    /// replica does not answer is waited for.
+    /// Leaves out, from now on, what no replica can give. A replica that does not
+    /// answer is waited for, unless [`Scan::unreadable`] named it: it is asked
+    /// once more.
     pub fn accept_loss(&mut self) {
         self.accept_loss = true;
+        let named = self.unreadable.iter().flat_map(|unreadable| &unreadable.silences);
+        self.not_awaited.extend(named.map(|silence| silence.bookie));
         self.retry_at = None;
     }
 
@@ -232,9 +258,7 @@ impl Scan {
         };
         // What came before the one that is wrong is known from now on.
         if self.from > read.from {
-            self.begin_round();
-            self.unreadable = None;
-            self.pause_ms = self.options.retry_ms;
+            self.begin_entry();
         }
         answer.map_err(|(cause, is_wrong)| self.failed(now, cause, answered, is_wrong))
     }
@@ -254,20 +278,29 @@ impl Scan {
         Ok(())
     }
 
-    fn begin_round(&mut self) {
-        self.failed = 0;
-        self.causes.clear();
+    fn begin_entry(&mut self) {
+        self.refusals.clear();
+        self.silences.clear();
+        self.failed_since = None;
+        self.unreadable = None;
+        self.pause_ms = self.options.retry_ms;
     }
 
     fn failed(&mut self, now: Millis, cause: String, answered: bool, is_wrong: bool) -> ReadFailed {
         let bookie = self.replicas.get(self.source).copied().unwrap_or_default();
-        self.source = (self.source + 1) % self.replicas.len().max(1);
-        self.failed += 1;
+        let failed = Silence { bookie, why: cause.clone() };
         if answered {
-            self.causes.push((bookie, cause.clone()));
+            self.refusals.push(failed);
+            self.source += 1;
+        } else if self.not_awaited.contains(&bookie) {
+            self.replicas.remove(self.source);
+        } else {
+            self.silences.push(failed);
+            self.source += 1;
         }
+        self.source %= self.replicas.len().max(1);
         let (ledger, entry) = (self.ledger, self.from);
-        let is_last = self.failed >= self.replicas.len();
+        let is_last = self.refusals.len() + self.silences.len() >= self.replicas.len();
         if is_last {
             self.end_round(now);
         }
@@ -276,28 +309,36 @@ impl Scan {
 
     /// Every replica has failed.
     fn end_round(&mut self, now: Millis) {
-        let causes = std::mem::take(&mut self.causes);
-        let all_answered = causes.len() == self.failed;
-        self.begin_round();
-        if all_answered && self.accept_loss {
-            self.unreadable = None;
-            self.headers.leave_out();
-            self.from = self.from.next();
-            return;
+        if self.replicas.is_empty() {
+            return self.leave_out(self.end);
         }
-        self.unreadable =
-            all_answered.then_some(Unreadable { ledger: self.ledger, entry: self.from, causes });
+        let refusals = std::mem::take(&mut self.refusals);
+        let silences = std::mem::take(&mut self.silences);
+        if silences.is_empty() && self.accept_loss {
+            return self.leave_out(self.from.next());
+        }
+        let since = *self.failed_since.get_or_insert(now);
+        let is_due = silences.is_empty() || now.since(since) >= self.options.patience_ms;
+        let (ledger, entry) = (self.ledger, self.from);
+        self.unreadable = is_due.then_some(Unreadable { ledger, entry, refusals, silences });
         self.retry_at = Some(now + self.pause_ms);
         self.pause_ms = (self.pause_ms * 2).min(self.options.retry_max_ms);
+    }
+
+    /// The loss of what is below this entry is accepted.
+    fn leave_out(&mut self, next: EntryId) {
+        self.headers.leave_out(next.0 - self.from.0);
+        self.from = next;
+        self.begin_entry();
     }
 }
 
 impl Headers {
-    /// The next entry is lost. A snapshot that it was part of is lost whole: what
-    /// is known of producers begins behind it.
-    fn leave_out(&mut self) {
-        self.lost += 1;
-        self.lost_at_end += 1;
+    /// The next entries are lost. A snapshot that they were part of is lost whole:
+    /// what is known of producers begins behind it.
+    fn leave_out(&mut self, entries: u64) {
+        self.lost += entries;
+        self.lost_at_end += entries;
         self.snapshot = Vec::new();
         let unknown = Restored { running_max_ms: i64::MIN, ..Restored::default() };
         self.restored.get_or_insert(unknown);

@@ -133,12 +133,22 @@ impl Door {
     ) -> Result<v1::RecoverLedgerResponse, Failure> {
         let ledger = self.ledger(id).await?;
         let place = self.place(&ledger);
+        let is_settled = place.as_ref().is_none_or(|(log, _)| log.standing().0 != Standing::Recovering);
         let waiting = place.and_then(|(log, patience)| Some((patience.waiting()?, log, patience)));
         let (loss, log, patience) = match waiting {
             Some((waiting, log, patience)) if waiting.ledger() == id => (waiting.to_string(), log, patience),
-            _ if ledger.sealed().is_some() => {
+            _ if ledger.sealed().is_some() && is_settled => {
                 let ledger = Some(self.public(&ledger));
                 return Ok(v1::RecoverLedgerResponse { ledger, loss: String::new() });
+            }
+            _ if ledger.sealed().is_some() => {
+                return Err(Failure::new(
+                    ErrorReason::NotReady,
+                    format!(
+                        "ledger {id} is sealed, and its partition is being taken over: what that waits for is \
+                         known in less than a minute, try again then"
+                    ),
+                ));
             }
             _ => {
                 return Err(Failure::new(

@@ -143,7 +143,13 @@ impl Slot {
             read_entries: 4,
             ..recovery::Options::default()
         };
-        let scan = scan::Options { read_entries: 16, read_bytes: 64 << 10, retry_ms: 20, retry_max_ms: 100 };
+        let scan = scan::Options {
+            read_entries: 16,
+            read_bytes: 64 << 10,
+            retry_ms: 20,
+            retry_max_ms: 100,
+            ..scan::Options::default()
+        };
         let options = promotion::Options { recovery, scan };
         let mut promotion = Promotion::new(Arc::clone(&self.log), &view, taken, options);
         let mut effects = Vec::new();

@@ -130,3 +130,85 @@ fn each_damaged_entry_of_the_ledger_has_its_pause_though_others_can_be_read() {
     }
     assert_eq!(rounds, 3, "after two entries there are four rounds, and the last is followed by a pause");
 }
+
+/// The first replica does not answer, the others cannot give entry 1.
+fn silent(asked: BookieId, read: &Read) -> Result<Response, String> {
+    match (asked, read.from) {
+        (asked, _) if asked == bookie(1) => Err("away".to_owned()),
+        (_, EntryId(0)) => Ok(Response::Entries(vec![entry(0)])),
+        _ => Ok(Response::Unknown("damaged".to_owned())),
+    }
+}
+
+/// A scan of three entries that has reported that replica.
+fn reported() -> Case {
+    let mut case = Case::new(3, &[1, 2]);
+    let patience = Options::default().patience_ms;
+    while case.scan.unreadable().is_none() {
+        assert!(case.now < Millis(patience + 5_000), "it is never reported");
+        _ = case.answer(|asked, read| silent(asked, &read));
+    }
+    assert!(case.now >= Millis(patience), "it may come back");
+    case
+}
+
+#[test]
+fn a_replica_that_is_silent_for_long_is_reported_and_not_waited_for_once_that_is_accepted() {
+    let mut case = reported();
+    let text = case.scan.unreadable().map(ToString::to_string).unwrap_or_default();
+    let silent_one = format!("bookie {} does not answer and may still have it", bookie(1));
+    assert!(text.contains("entry 1 of ledger 9") && text.contains(&silent_one), "{text}");
+    assert!(text.contains("damaged"), "{text}");
+    case.scan.accept_loss();
+    let mut asked_again = 0;
+    while case.scan.unreadable().is_some() {
+        _ = case.answer(|asked, read| {
+            asked_again += u32::from(asked == bookie(1));
+            silent(asked, &read)
+        });
+    }
+    assert_eq!(asked_again, 1, "once more");
+    case.answer(|asked, read| {
+        assert_eq!((asked, read.from), (bookie(2), EntryId(2)));
+        all(&read)
+    })
+    .unwrap();
+    assert_eq!(case.scan.into_headers().lost, 1);
+}
+
+#[test]
+fn a_replica_that_is_back_when_loss_is_accepted_gives_what_it_has() {
+    let mut case = reported();
+    case.scan.accept_loss();
+    while !case.scan.is_done() {
+        _ = case.answer(|asked, read| if asked == bookie(1) { all(&read) } else { silent(asked, &read) });
+    }
+    assert_eq!(case.scan.into_headers().lost, 0);
+}
+
+#[test]
+fn a_replica_that_was_not_named_is_waited_for_though_loss_is_accepted() {
+    let mut case = reported();
+    case.scan.accept_loss();
+    for _answer in 0..6 {
+        let failed = case.answer(|_, _| Err("away".to_owned())).expect_err("it is away");
+        assert_eq!(failed.entry, EntryId(1), "it is not left out");
+    }
+    let silences = case.scan.unreadable().map(|unreadable| unreadable.silences.len());
+    assert_eq!(silences, Some(1), "now the other one is reported");
+}
+
+#[test]
+fn a_ledger_without_any_replica_is_left_out_whole_once_that_is_accepted() {
+    let mut case = Case::new(3_000_000, &[1, 2]);
+    while case.scan.unreadable().is_none() {
+        _ = case.answer(|_, _| Err("away".to_owned()));
+    }
+    case.scan.accept_loss();
+    for _replica in 0..2 {
+        _ = case.answer(|_, _| Err("away".to_owned())).expect_err("it is away");
+    }
+    assert!(case.scan.is_done());
+    let headers = case.scan.into_headers();
+    assert_eq!((headers.lost, headers.lost_at_end), (3_000_000, 3_000_000));
+}

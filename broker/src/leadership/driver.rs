@@ -52,32 +52,52 @@ impl Patience {
 #[derive(Debug, Default)]
 struct Mailbox {
     events: Mutex<HashMap<BookieId, Vec<AppendEvent>>>,
-    broken: Mutex<Vec<BookieId>>,
+    /// By bookie and the number of the link.
+    broken: Mutex<Vec<(BookieId, u64)>>,
     wake: Notify,
 }
 
-impl AppendSink for Mailbox {
+/// Brings what one link says into the mailbox.
+#[derive(Debug)]
+struct Sink {
+    mailbox: Arc<Mailbox>,
+    /// Which of the promotion's links it is.
+    number: u64,
+}
+
+impl AppendSink for Sink {
     fn deliver(&self, bookie: BookieId, event: AppendEvent) {
-        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut events = self.mailbox.events.lock().unwrap_or_else(PoisonError::into_inner);
         let events = events.entry(bookie).or_default();
         // One ledger only: a later length tells what an earlier one did.
         if matches!(event, AppendEvent::Durable(_)) {
             events.retain(|event| !matches!(event, AppendEvent::Durable(_)));
         }
         events.push(event);
-        self.wake.notify_one();
+        self.mailbox.wake.notify_one();
     }
 
     fn broken(&self, bookie: BookieId) {
-        self.broken.lock().unwrap_or_else(PoisonError::into_inner).push(bookie);
-        self.wake.notify_one();
+        let mut broken = self.mailbox.broken.lock().unwrap_or_else(PoisonError::into_inner);
+        broken.push((bookie, self.number));
+        self.mailbox.wake.notify_one();
     }
 }
 
 /// What work that was started came to.
 enum Done {
     Event(Event),
-    Linked(BookieId, Option<Arc<dyn BookieLink>>),
+    /// The link of this number was made, or could not be.
+    Linked(BookieId, u64, Option<Arc<dyn BookieLink>>),
+}
+
+/// The link to one bookie.
+#[derive(Debug)]
+struct Link {
+    /// Counts the promotion's links: what one that broke says is late.
+    number: u64,
+    /// `None` while it is being made.
+    link: Option<Arc<dyn BookieLink>>,
 }
 
 /// One promotion under way.
@@ -86,7 +106,11 @@ struct Driver {
     promotion: Promotion,
     patience: Arc<Patience>,
     mailbox: Arc<Mailbox>,
-    links: HashMap<BookieId, Option<Arc<dyn BookieLink>>>,
+    /// Those that are there, and those that are being made. One that broke is not
+    /// kept, whoever notices it first.
+    links: HashMap<BookieId, Link>,
+    /// How many were begun.
+    links_begun: u64,
     work: FuturesUnordered<BoxFuture<'static, Done>>,
     /// What ended while a turn was waited for.
     early: Vec<Done>,
@@ -104,21 +128,30 @@ pub async fn promote(
     patience: Arc<Patience>,
     turns: Arc<Semaphore>,
 ) -> Option<Box<Promoted>> {
-    let driver = Driver {
-        context,
-        promotion,
-        patience,
-        mailbox: Arc::default(),
-        links: HashMap::new(),
-        work: FuturesUnordered::new(),
-        early: Vec::new(),
-        turns,
-        turn: None,
-    };
-    driver.run().await
+    Driver::new(context, promotion, patience, turns).run().await
 }
 
 impl Driver {
+    fn new(
+        context: Arc<Context>,
+        promotion: Promotion,
+        patience: Arc<Patience>,
+        turns: Arc<Semaphore>,
+    ) -> Self {
+        Self {
+            context,
+            promotion,
+            patience,
+            mailbox: Arc::default(),
+            links: HashMap::new(),
+            links_begun: 0,
+            work: FuturesUnordered::new(),
+            early: Vec::new(),
+            turns,
+            turn: None,
+        }
+    }
+
     async fn run(mut self) -> Option<Box<Promoted>> {
         let mut effects = Vec::new();
         let mut accept_loss = self.patience.accept_loss.subscribe();
@@ -241,30 +274,35 @@ impl Driver {
 
     fn append(&mut self, bookie: BookieId, append: Append) {
         let sent = match self.links.get(&bookie) {
-            Some(Some(link)) => link.append(append).is_ok(),
-            Some(None) => false,
+            Some(Link { link: Some(link), .. }) => link.append(append).map_err(|error| {
+                tracing::warn!(%bookie, error = error.cause, "the link of a copy broke");
+                self.links.remove(&bookie);
+            }),
+            Some(Link { link: None, .. }) => Err(()),
             None => {
                 self.connect(bookie);
-                false
+                Err(())
             }
         };
-        if !sent {
+        if sent.is_err() {
             self.work.push(async move { Done::Event(Event::LinkBroken { bookie }) }.boxed());
         }
     }
 
     fn connect(&mut self, bookie: BookieId) {
-        self.links.insert(bookie, None);
+        self.links_begun += 1;
+        let number = self.links_begun;
+        self.links.insert(bookie, Link { number, link: None });
         let connector = self.context.bookies.connector();
-        let sink = Arc::clone(&self.mailbox);
+        let sink = Sink { mailbox: Arc::clone(&self.mailbox), number };
         self.work.push(
             async move {
-                match connector.connect(bookie, sink).await {
-                    Ok(link) => Done::Linked(bookie, Some(link)),
+                match connector.connect(bookie, Arc::new(sink)).await {
+                    Ok(link) => Done::Linked(bookie, number, Some(link)),
                     Err(error) => {
                         tracing::debug!(%bookie, error = error.cause, "no link for a copy");
                         Backoff::default().pause().await;
-                        Done::Linked(bookie, None)
+                        Done::Linked(bookie, number, None)
                     }
                 }
             }
@@ -307,15 +345,29 @@ impl Driver {
     fn done(&mut self, done: Done) -> Event {
         match done {
             Done::Event(event) => event,
-            Done::Linked(bookie, Some(link)) => {
-                self.links.insert(bookie, Some(link));
-                Event::LinkUp { bookie }
-            }
-            Done::Linked(bookie, None) => {
-                self.links.remove(&bookie);
+            Done::Linked(bookie, number, Some(made)) => match self.links.get_mut(&bookie) {
+                Some(current) if current.number == number => {
+                    current.link = Some(made);
+                    Event::LinkUp { bookie }
+                }
+                // It broke before this was looked at.
+                _ => Event::LinkBroken { bookie },
+            },
+            Done::Linked(bookie, number, None) => {
+                self.drop_link(bookie, number);
                 Event::LinkBroken { bookie }
             }
         }
+    }
+
+    /// Whether the link of this number was the bookie's. The next copy makes
+    /// another.
+    fn drop_link(&mut self, bookie: BookieId, number: u64) -> bool {
+        let is_current = self.links.get(&bookie).is_some_and(|link| link.number == number);
+        if is_current {
+            self.links.remove(&bookie);
+        }
+        is_current
     }
 
     fn mail(&mut self) -> Vec<Event> {
@@ -328,9 +380,10 @@ impl Driver {
                 events.into_iter().map(move |event| Event::Appended { bookie, event })
             })
             .collect();
-        for bookie in broken {
-            self.links.remove(&bookie);
-            events.push(Event::LinkBroken { bookie });
+        for (bookie, number) in broken {
+            if self.drop_link(bookie, number) {
+                events.push(Event::LinkBroken { bookie });
+            }
         }
         events
     }

@@ -141,8 +141,12 @@ impl Shard {
     fn arrived(&mut self, arrived: Arrived) {
         arrived.control.into_iter().for_each(|message| self.control(message));
         for ((bookie, number), reports) in arrived.reports {
+            let is_broken = reports.broken;
             if self.links.is_current(bookie, number) {
                 self.reported(bookie, reports);
+            }
+            if is_broken && self.links.broke(bookie, number) {
+                self.link_broken(bookie);
             }
         }
         for Produce { pieces, .. } in arrived.produce {
@@ -259,10 +263,6 @@ impl Shard {
                 }
                 AppendEvent::Durable(_) => {}
             }
-        }
-        if reports.broken {
-            self.links.reconnect(bookie);
-            self.link_broken(bookie);
         }
     }
 

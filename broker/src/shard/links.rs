@@ -99,8 +99,16 @@ impl Links {
         }
     }
 
-    /// The current link broke: the next one is made.
-    pub fn reconnect(&mut self, bookie: BookieId) {
+    /// The link of this number broke, perhaps before [`Links::linked`]: the next
+    /// one is made. True when it was up.
+    pub fn broke(&mut self, bookie: BookieId, number: u64) -> bool {
+        let Some(link) = self.links.get(&bookie).filter(|link| link.number == number) else { return false };
+        let was_up = matches!(link.state, State::Up(_));
+        self.reconnect(bookie);
+        was_up
+    }
+
+    fn reconnect(&mut self, bookie: BookieId) {
         let number = self.links.get(&bookie).map_or(1, |link| link.number + 1);
         self.connect(bookie, number);
     }

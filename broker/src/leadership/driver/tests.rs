@@ -3,10 +3,10 @@ use std::time::Duration;
 
 use quire_ledger::message::{Request, Response};
 use quire_metadata::store::Txn;
-use quire_proto::id::{Epoch, PartitionId};
+use quire_proto::id::{Epoch, LedgerId, PartitionId};
 
 use super::*;
-use crate::bookies::fake;
+use crate::bookies::fake::{self, Appends};
 use crate::leadership::promotion::tests::{ledger, promotion, sealed, snapshot};
 
 /// Longer than anything should take.
@@ -44,4 +44,50 @@ async fn a_promotion_that_is_held_up_gives_its_turn_back_until_it_can_go_on() {
     let promoted = tokio::time::timeout(PATIENCE, promoting).await.expect("it goes on").unwrap();
     assert!(promoted.is_some(), "it leads");
     assert_eq!(turns.available_permits(), 1);
+}
+
+fn driver(appends: &Arc<Appends>) -> Driver {
+    let context = fake::context(appends, |bookie, _| async move { Err(fake::away(bookie)) }.boxed());
+    Driver::new(context, promotion(None), Arc::default(), Arc::new(Semaphore::new(1)))
+}
+
+#[tokio::test]
+async fn a_link_that_breaks_at_a_copy_is_not_kept() {
+    let appends = Arc::new(Appends { breaks: AtomicBool::new(true), ..Appends::default() });
+    let mut driver = driver(&appends);
+    let bookie = fake::bookie(1);
+    driver.connect(bookie);
+    let made = driver.work.next().await.expect("the link is made");
+    assert!(matches!(driver.done(made), Event::LinkUp { .. }));
+    driver.append(bookie, fake::append(LedgerId(9)));
+    let broken = driver.work.next().await.expect("the machine is told");
+    assert!(matches!(driver.done(broken), Event::LinkBroken { .. }));
+    assert!(!driver.links.contains_key(&bookie), "the next copy makes another");
+}
+
+#[tokio::test]
+async fn a_link_that_broke_before_it_was_looked_at_is_not_kept() {
+    let mut driver = driver(&Arc::default());
+    let bookie = fake::bookie(1);
+    driver.connect(bookie);
+    let made = driver.work.next().await.expect("the link is made");
+    Sink { mailbox: Arc::clone(&driver.mailbox), number: 1 }.broken(bookie);
+    assert!(matches!(driver.mail()[..], [Event::LinkBroken { .. }]));
+    assert!(matches!(driver.done(made), Event::LinkBroken { .. }));
+    assert!(!driver.links.contains_key(&bookie), "the next copy makes another");
+}
+
+#[tokio::test]
+async fn a_late_report_about_a_link_does_not_break_the_next_one() {
+    let mut driver = driver(&Arc::default());
+    let bookie = fake::bookie(1);
+    for number in 1..=2 {
+        driver.links.remove(&bookie);
+        driver.connect(bookie);
+        let made = driver.work.next().await.expect("the link is made");
+        assert!(matches!(driver.done(made), Event::LinkUp { .. }), "{number}");
+    }
+    Sink { mailbox: Arc::clone(&driver.mailbox), number: 1 }.broken(bookie);
+    assert!(driver.mail().is_empty());
+    assert!(driver.links.contains_key(&bookie));
 }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use quire_ledger::link::LinkError;
+use quire_ledger::link::{AppendSink, LinkError};
 use quire_ledger::message::ReplicaState;
 use quire_proto::id::{EntryId, PartitionIndex};
 use tokio::time::timeout;
@@ -12,6 +12,7 @@ use super::*;
 use crate::bookies::fake::{self, Appends};
 use crate::log::PartitionLog;
 use crate::pool::tests::{registered, spare, spare_on};
+use crate::shard::inbox::Sink;
 use crate::shard::leader::tests::Case;
 
 /// Longer than anything should take.
@@ -114,4 +115,20 @@ async fn a_replica_whose_state_could_not_be_asked_for_is_asked_again() {
         assert_eq!(asked.load(Ordering::SeqCst), 2);
         running.abort();
     }
+}
+
+#[tokio::test]
+async fn a_link_that_broke_before_the_shard_had_it_is_made_again() {
+    let mut shard = shard(fake::lonely());
+    let bookie = fake::bookie(1);
+    shard.links.ensure(bookie);
+    let made = timeout(PATIENCE, shard.inbox.take()).await.expect("the link is made");
+    Sink { inbox: Arc::clone(&shard.inbox), link: 1 }.broken(bookie);
+    let broken = timeout(PATIENCE, shard.inbox.take()).await.expect("it broke");
+    shard.arrived(broken);
+    shard.arrived(made);
+    assert!(shard.links.get(bookie).is_err(), "it is dead");
+    let next = timeout(PATIENCE, shard.inbox.take()).await.expect("another is made");
+    shard.arrived(next);
+    assert!(matches!(shard.links.get(bookie), Ok((_, 2))));
 }

@@ -42,14 +42,14 @@ pub enum Control {
     NoLedger { partition: PartitionId, epoch: Epoch, cause: NoLedger },
     /// What became of a roll.
     Rolled { partition: PartitionId, epoch: Epoch, result: Box<RollResult> },
-    /// A bookie's answer about a ledger, over the link of this number.
+    /// What became of a question about a ledger, over the link of this number.
     State {
         partition: PartitionId,
         epoch: Epoch,
         bookie: BookieId,
         number: u64,
         ledger: LedgerId,
-        answer: Response,
+        result: Result<Response, String>,
     },
     /// A link was made.
     Linked { link: Arc<dyn BookieLink>, number: u64 },
@@ -195,12 +195,14 @@ impl Shard {
                     self.rolled(at, *result);
                 }
             }
-            Control::State { partition, epoch, bookie, number, ledger, answer: response } => {
+            Control::State { partition, epoch, bookie, number, ledger, result } => {
                 // What an earlier link said is asked of the next one again.
                 if self.links.is_current(bookie, number)
                     && let Some(at) = self.find(partition, epoch)
                 {
-                    self.step(at, chain::Event::State { bookie, ledger, response });
+                    self.with(at, |leader, now, effects| {
+                        leader.state_answered(now, bookie, ledger, result, effects);
+                    });
                 }
             }
             Control::Linked { link, number } => {
@@ -408,16 +410,14 @@ impl Shard {
         });
     }
 
-    /// A question that fails on a link that stays, or is not answered in time, is
-    /// asked again.
     fn ask_state(&self, at: usize, link: Arc<dyn BookieLink>, number: u64, ledger: LedgerId) {
         let Some(slot) = self.slots.get(at).and_then(Option::as_ref) else { return };
         let (partition, epoch) = (slot.leader.log().id, slot.leader.epoch());
         let (inbox, bookie) = (Arc::clone(&self.inbox), link.bookie());
         self.context.spawn(async move {
-            let answer = bookies::call(&*link, Request::State { ledger }).await;
-            let answer = answer.unwrap_or_else(|error| Response::Unknown(error.cause));
-            inbox.control(Control::State { partition, epoch, bookie, number, ledger, answer });
+            let answered = bookies::call(&*link, Request::State { ledger }).await;
+            let result = answered.map_err(|error| error.cause);
+            inbox.control(Control::State { partition, epoch, bookie, number, ledger, result });
         });
     }
 

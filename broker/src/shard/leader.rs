@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use quire_ledger::chain::{self, ChainWriter};
 use quire_ledger::clock::Millis;
-use quire_ledger::message::Append;
+use quire_ledger::message::{Append, Response};
 use quire_ledger::writer::Cause;
 use quire_metadata::ledger::Sealed;
 use quire_metadata::operation::Outcome;
@@ -40,7 +40,8 @@ pub enum Effect {
     /// Send this append, or answer with [`chain::Event::LinkBroken`].
     Send { bookie: BookieId, append: Append },
     /// Send [`quire_ledger::message::Request::State`], and answer with
-    /// [`chain::Event::State`] or [`chain::Event::LinkBroken`].
+    /// [`Leader::state_answered`], or with [`chain::Event::LinkBroken`] when there
+    /// is no link.
     AskState { bookie: BookieId, ledger: LedgerId },
     /// Take a ledger from the pool: [`Leader::ledger_ready`], after
     /// [`Leader::no_ledger`] while there is none.
@@ -207,6 +208,21 @@ impl Leader {
     pub fn step(&mut self, now: Now, event: chain::Event, effects: &mut Effects) {
         self.writer.chain.step(now.millis, event, &mut effects.actions);
         self.carry_out(now, effects);
+    }
+
+    /// What became of [`Effect::AskState`]; `Err` says why there is no answer. A
+    /// question that fails on a link that stays, or is not answered in time, is
+    /// asked again.
+    pub fn state_answered(
+        &mut self,
+        now: Now,
+        bookie: BookieId,
+        ledger: LedgerId,
+        result: Result<Response, String>,
+        effects: &mut Effects,
+    ) {
+        let response = result.unwrap_or_else(Response::Unknown);
+        self.step(now, chain::Event::State { bookie, ledger, response }, effects);
     }
 
     /// A ledger that was requested. It rolls at this age, which differs from

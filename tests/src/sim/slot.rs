@@ -326,12 +326,9 @@ impl Slot {
             Asked::Promotion(request) => {
                 self.promotion_step(now, Event::Called { bookie, request, result }, out);
             }
-            Asked::State(ledger) => self.chain_step(
+            Asked::State(ledger) => self.leader_step(
                 now,
-                match result {
-                    Ok(response) => chain::Event::State { bookie, ledger, response },
-                    Err(_) => chain::Event::LinkBroken { bookie },
-                },
+                |leader, now, effects| leader.state_answered(now, bookie, ledger, result, effects),
                 out,
             ),
         }

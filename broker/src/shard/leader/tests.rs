@@ -8,7 +8,7 @@ use tokio::sync::oneshot::Receiver;
 use super::*;
 use crate::bookies::fake;
 use crate::call::{Call, Outcome as Answered};
-use crate::pool::tests::spare;
+use crate::pool::tests::{spare, spare_on};
 use crate::shard::piece::Acks;
 use crate::shard::writer::Restored;
 use crate::testing::topic;
@@ -224,4 +224,24 @@ fn metadata_is_probed_for_those_that_asked_only() {
     assert!(matches!(case.effects()[..], [Effect::ProbeMetadata]));
     case.leader.metadata_answered(idle, idle.millis, &mut case.effects);
     case.roll();
+}
+
+#[test]
+fn a_replica_is_asked_again_when_the_question_fails() {
+    let spare = spare_on(1, &[bookie(), fake::bookie(2)]);
+    let (mut case, _outcomes) = Case::open_of(PartitionId::default(), spare);
+    case.effects();
+    case.leader.step(NOW, chain::Event::LinkUp { bookie: bookie() }, &mut case.effects);
+    let asked = Effect::AskState { bookie: bookie(), ledger: LedgerId(1) };
+    let is_asked =
+        |effects: &[Effect]| matches!(effects, [effect] if format!("{effect:?}") == format!("{asked:?}"));
+    let effects = case.effects();
+    assert!(is_asked(&effects), "{effects:?}");
+    let no_answer = Err("away".to_owned());
+    case.leader.state_answered(NOW, bookie(), LedgerId(1), no_answer, &mut case.effects);
+    assert!(case.effects().is_empty(), "not at once");
+    let later = Now { millis: NOW.millis + 1_000, ..NOW };
+    case.leader.tick(later, &mut case.effects);
+    let effects = case.effects();
+    assert!(is_asked(&effects), "{effects:?}");
 }

@@ -22,6 +22,7 @@
 //! Who judges:
 //! - [`history`]: what clients saw, and whether it can be so.
 //! - [`inspector`]: what metadata and bookies say, watched step by step.
+//! - [`replay`]: what the entries of a chain make, read when all is over.
 
 pub mod batches;
 pub mod bookie;
@@ -39,6 +40,7 @@ pub mod plan;
 pub mod pool;
 pub mod random;
 pub mod reading;
+pub mod replay;
 pub mod runner;
 pub mod scheduler;
 pub mod slot;

@@ -1,19 +1,17 @@
 //! The end of a run: everything is healed, everything must move again, and the
 //! whole of every chain is read.
 
-use std::collections::BTreeMap;
-
-use quire_broker::entry::{EntryHeader, EntryKind};
-use quire_broker::producer::{Append, Producers, Snapshot};
 use quire_ledger::message::{Read, Response};
 use quire_ledger::record::Record;
 use quire_metadata::ledger::LedgerMetadata;
-use quire_proto::id::{EntryId, LedgerId, Offset};
+use quire_proto::id::EntryId;
 
-use super::batches;
+use super::bookie::SimBookie;
 use super::client::Acks;
-use super::history::{PartitionNumber, RecordId};
+use super::history::PartitionNumber;
+use super::replay::Replay;
 use super::scheduler::Micros;
+use super::slot::Slot;
 use super::violation::{Checked, Invariant, Violation};
 use super::world::{Happening, World, note};
 
@@ -55,24 +53,37 @@ impl World {
 
     /// Whether every partition is led and nothing is waited for.
     fn is_calm(&self) -> bool {
-        let served = (0..self.plan.partitions).all(|number| {
-            let leader = self.led_by(number);
-            leader.is_some_and(|at| {
-                self.brokers[at].slots.get(&number).is_some_and(super::slot::Slot::is_leading)
-            })
-        });
-        let answered =
-            self.producers.iter().all(|producer| producer.acks != Acks::All || producer.flights.is_empty());
-        let up = self.bookies.iter().all(|bookie| bookie.is_up() || bookie.is_refused());
-        served && answered && up
+        (0..self.plan.partitions).all(|number| self.is_moving(number)) && self.bookies.iter().all(has_started)
     }
 
-    /// Only bookies that lost too much excuse a standstill.
+    /// Whether a partition is led, and none of its producers waits.
+    fn is_moving(&self, number: PartitionNumber) -> bool {
+        let slot = self.led_by(number).and_then(|at| self.brokers[at].slots.get(&number));
+        let mut producers = self.producers.iter().filter(|producer| producer.partition == number);
+        slot.is_some_and(Slot::is_leading)
+            && producers.all(|producer| producer.acks != Acks::All || producer.flights.is_empty())
+    }
+
+    /// A partition may stand still where too few undamaged copies are left of
+    /// what a new leader needs. Everything else must move.
     fn stuck(&mut self) -> Checked {
+        let still: Vec<_> = (0..self.plan.partitions).filter(|number| !self.is_moving(*number)).collect();
+        let why = self.standing(&still);
+        let excused = |number: &PartitionNumber| self.inspector.may_stand_still(self.partition(*number));
+        if still.iter().all(excused) && self.bookies.iter().all(has_started) {
+            self.hits.hit("a standstill beyond repair");
+            note!(self, "too many copies are damaged, so that this does not move: {why}");
+            return Ok(());
+        }
+        Violation::of(Invariant::Liveness, why)
+    }
+
+    /// What these partitions, and all bookies, are at.
+    fn standing(&self, partitions: &[PartitionNumber]) -> String {
         let mut why = String::new();
-        for number in 0..self.plan.partitions {
+        for number in partitions {
             for broker in &self.brokers {
-                if let Some(slot) = broker.slots.get(&number) {
+                if let Some(slot) = broker.slots.get(number) {
                     why += &format!("partition {number} on broker {}: {} ", broker.index, slot.phase());
                     why += &slot.blocked().unwrap_or_default();
                     why += "; ";
@@ -87,12 +98,7 @@ impl World {
         for bookie in &self.bookies {
             why += &format!("bookie {} up {}; ", bookie.index, bookie.is_up());
         }
-        if self.inspector.is_beyond_repair() {
-            self.hits.hit("a standstill beyond repair");
-            note!(self, "nothing moves, as too many disks are damaged: {why}");
-            return Ok(());
-        }
-        Violation::of(Invariant::Liveness, why)
+        why
     }
 
     /// Reads the whole of every chain.
@@ -107,37 +113,41 @@ impl World {
     }
 
     fn read_whole(&mut self, number: PartitionNumber) -> Checked {
-        let id = self.partition(number);
-        let mut found: Vec<RecordId> = Vec::new();
-        let mut state = Replayed::default();
-        for (segment, ledger) in self.inspector.chain(id) {
-            let base = found.len() as u64;
-            if segment.base_offset.0 != base {
-                return Violation::of(
-                    Invariant::ChainIsDense,
-                    format!("{segment:?} of partition {number} begins after offset {base}"),
-                );
-            }
-            let Some(end) = self.end_of(number, &ledger) else {
-                return self.unreadable(number, &ledger, "nobody knows its end");
-            };
-            for entry in 0..end.0 {
-                let Some(record) = self.read_entry(&ledger, EntryId(entry))? else {
-                    return self.unreadable(number, &ledger, &format!("entry {entry} of {end}"));
-                };
-                state.add(segment.ledger, &record)?;
-                found.extend(records_of(&record)?);
-            }
-            let next = ledger.sealed().map(|sealed| sealed.next_offset.0);
-            if next.is_some_and(|next| next != found.len() as u64) {
-                return Violation::of(
-                    Invariant::ChainIsDense,
-                    format!("ledger {} is sealed at {next:?} and ends at {}", segment.ledger, found.len()),
-                );
+        let mut replay = Replay::default();
+        let mut end_is_known = true;
+        for (segment, ledger) in self.inspector.chain(self.partition(number)) {
+            replay.begin(&segment)?;
+            match self.end_of(number, &ledger) {
+                Some(end) => self.read_ledger(number, &ledger, end, &mut replay)?,
+                None if self.inspector.may_hold_up(&ledger) => {
+                    self.hits.hit("an end beyond repair");
+                    end_is_known = false;
+                }
+                None => return unreadable(number, &ledger, "nobody knows its end"),
             }
         }
-        note!(self, "partition {number} reads to {}", found.len());
-        self.history.whole(number, &found)
+        note!(self, "partition {number} reads to {}", replay.records().len());
+        self.history.whole(number, replay.records(), end_is_known)
+    }
+
+    fn read_ledger(
+        &mut self,
+        number: PartitionNumber,
+        ledger: &LedgerMetadata,
+        end: EntryId,
+        replay: &mut Replay,
+    ) -> Checked {
+        for entry in (0..end.0).map(EntryId) {
+            match self.read_entry(ledger, entry)? {
+                Some(record) => replay.add(&record)?,
+                None if self.inspector.may_be_lost(ledger, entry) => {
+                    self.hits.hit("an entry beyond repair");
+                    replay.lose();
+                }
+                None => return unreadable(number, ledger, &format!("entry {entry} of {end}")),
+            }
+        }
+        replay.end(ledger.sealed().map(|sealed| sealed.next_offset))
     }
 
     /// How far a ledger may be read: to its end, or as its leader says.
@@ -182,77 +192,15 @@ impl World {
         }
         Ok(found)
     }
-
-    fn unreadable(&mut self, number: PartitionNumber, ledger: &LedgerMetadata, what: &str) -> Checked {
-        if self.inspector.is_beyond_repair() {
-            self.hits.hit("a chain beyond repair");
-            return Ok(());
-        }
-        Violation::of(
-            Invariant::AcknowledgedIsReadable,
-            format!("partition {number}: {what} cannot be read, of {ledger:?}"),
-        )
-    }
 }
 
-fn records_of(record: &Record) -> Result<Vec<RecordId>, Violation> {
-    let bytes = record.payload.to_bytes();
-    let malformed = |why: String| Violation { invariant: Invariant::ReplicasAgree, detail: why };
-    let (header, length) = EntryHeader::decode(&bytes).map_err(|error| malformed(error.to_string()))?;
-    if header.kind != EntryKind::Data {
-        return Ok(Vec::new());
-    }
-    let found = batches::open(bytes.slice(length..))?;
-    Ok(found.map(|(_, records)| records).unwrap_or_default())
+fn has_started(bookie: &SimBookie) -> bool {
+    bookie.is_up() || bookie.is_refused()
 }
 
-/// The state that the entries of a chain make, computed from the first one on:
-/// a snapshot must say exactly that.
-#[derive(Default)]
-struct Replayed {
-    producers: Producers,
-    parts: BTreeMap<LedgerId, Vec<u8>>,
-}
-
-impl Replayed {
-    fn add(&mut self, ledger: LedgerId, record: &Record) -> Checked {
-        let bytes = record.payload.to_bytes();
-        let Ok((header, length)) = EntryHeader::decode(&bytes) else { return Ok(()) };
-        match header.kind {
-            EntryKind::Data => {
-                for (line, base) in header.lines.iter().zip(header.base_offsets()) {
-                    if line.producer_id >= 0 {
-                        let append = Append {
-                            producer_id: line.producer_id,
-                            producer_epoch: line.producer_epoch,
-                            base_sequence: line.base_sequence,
-                            record_count: line.record_count,
-                        };
-                        self.producers.commit(&append, base, line.last_offset, header.appended_ms);
-                    }
-                }
-                Ok(())
-            }
-            EntryKind::Snapshot { last } => {
-                let body = self.parts.entry(ledger).or_default();
-                body.extend_from_slice(&bytes[length..]);
-                if last { self.compare(ledger, header.base_offset) } else { Ok(()) }
-            }
-        }
-    }
-
-    fn compare(&mut self, ledger: LedgerId, next: Offset) -> Checked {
-        let body = self.parts.remove(&ledger).unwrap_or_default();
-        let said = Snapshot::decode(next, 0, &body).map(|snapshot| snapshot.producers);
-        if said.as_ref() == Ok(self.producers.committed()) {
-            return Ok(());
-        }
-        Violation::of(
-            Invariant::Idempotence,
-            format!(
-                "the snapshot of ledger {ledger} says {said:?}, the entries {:?}",
-                self.producers.committed()
-            ),
-        )
-    }
+fn unreadable(number: PartitionNumber, ledger: &LedgerMetadata, what: &str) -> Checked {
+    Violation::of(
+        Invariant::AcknowledgedIsReadable,
+        format!("partition {number}: {what} cannot be read, of {ledger:?}"),
+    )
 }

@@ -248,15 +248,23 @@ impl History {
         Ok(())
     }
 
-    /// The whole log of a partition as it reads when all is healed.
+    /// The whole log of a partition as it reads when all is healed: by offset,
+    /// with holes where every copy is damaged.
     ///
     /// # Errors
     /// When acknowledged records are missing or out of their producer's order.
-    pub fn whole(&mut self, partition: PartitionNumber, records: &[RecordId]) -> Checked {
-        self.served(partition, 0, records)?;
+    pub fn whole(
+        &mut self,
+        partition: PartitionNumber,
+        records: &[Option<RecordId>],
+        end_is_known: bool,
+    ) -> Checked {
+        for (offset, record) in (0..).zip(records) {
+            record.map_or(Ok(()), |record| self.one_served(partition, offset, record))?;
+        }
         let end = records.len() as u64;
         let beyond = self.logs.get(&partition).and_then(|log| log.range(end..).next());
-        if let Some((offset, known)) = beyond {
+        if let Some((offset, known)) = beyond.filter(|_| end_is_known) {
             return Violation::of(
                 Invariant::AcknowledgedIsReadable,
                 format!("partition {partition} ends at {end}, and {known:?} was at {offset}"),
@@ -265,13 +273,20 @@ impl History {
         self.in_order(partition, records)
     }
 
-    /// Each producer's sequences rise along the log.
-    fn in_order(&mut self, partition: PartitionNumber, records: &[RecordId]) -> Checked {
-        let mut last: BTreeMap<u64, i64> = BTreeMap::new();
+    /// Each producer's sequences rise along the log, one by one but for holes.
+    fn in_order(&mut self, partition: PartitionNumber, records: &[Option<RecordId>]) -> Checked {
+        let mut last: BTreeMap<u64, (i64, u64)> = BTreeMap::new();
+        let mut holes = 0;
         for (offset, record) in records.iter().enumerate() {
+            let Some(record) = record else {
+                holes += 1;
+                continue;
+            };
             let Some((producer, first)) = self.batch(record.batch)?.sent.sequence else { continue };
             let sequence = i64::from(first) + i64::from(record.index);
-            if let Some(before) = last.insert(producer, sequence).filter(|before| *before + 1 != sequence) {
+            let Some((before, holes_before)) = last.insert(producer, (sequence, holes)) else { continue };
+            let follows = before + 1 == sequence || (before < sequence && holes_before < holes);
+            if !follows {
                 return Violation::of(
                     Invariant::Idempotence,
                     format!(
@@ -317,6 +332,11 @@ mod tests {
         (history, a, b)
     }
 
+    fn whole(history: &mut History, records: &[RecordId]) -> Checked {
+        let records: Vec<_> = records.iter().copied().map(Some).collect();
+        history.whole(0, &records, true)
+    }
+
     #[track_caller]
     fn check(found: Checked, expected: Invariant) {
         assert_eq!(found.expect_err("nothing was found").invariant, expected);
@@ -332,7 +352,7 @@ mod tests {
         history.acknowledged(b, 2).unwrap();
         history.latest(0, 0, 4).unwrap();
         history.sealed(0, 4).unwrap();
-        history.whole(0, &[both(a), both(b)].concat()).unwrap();
+        whole(&mut history, &[both(a), both(b)].concat()).unwrap();
     }
 
     #[test]
@@ -340,7 +360,7 @@ mod tests {
         let (mut history, a, b) = two();
         history.acknowledged(a, 0).unwrap();
         history.acknowledged(b, 2).unwrap();
-        check(history.whole(0, &both(a)), Invariant::AcknowledgedIsReadable);
+        check(whole(&mut history, &both(a)), Invariant::AcknowledgedIsReadable);
     }
 
     #[test]
@@ -348,7 +368,32 @@ mod tests {
         let (mut history, a, b) = two();
         history.served(0, 0, &both(a)).unwrap();
         history.served(0, 2, &both(b)).unwrap();
-        check(history.whole(0, &both(a)), Invariant::AcknowledgedIsReadable);
+        check(whole(&mut history, &both(a)), Invariant::AcknowledgedIsReadable);
+    }
+
+    #[test]
+    fn a_hole_excuses_what_is_in_it_alone() {
+        let (mut history, a, b) = two();
+        history.acknowledged(a, 0).unwrap();
+        history.acknowledged(b, 2).unwrap();
+        let read = |batch| both(batch).map(Some).to_vec();
+        history.whole(0, &[vec![None; 2], read(b)].concat(), true).unwrap();
+        history.whole(0, &[None; 2], false).unwrap();
+        check(history.whole(0, &[None; 2], true), Invariant::AcknowledgedIsReadable);
+        check(history.whole(0, &[vec![None; 2], read(a)].concat(), true), Invariant::Idempotence);
+    }
+
+    #[test]
+    fn a_producers_batches_out_of_order_around_a_hole_are_found() {
+        let (mut history, a, b) = two();
+        check(
+            history.whole(
+                0,
+                &[both(b).map(Some).to_vec(), vec![None], both(a).map(Some).to_vec()].concat(),
+                true,
+            ),
+            Invariant::Idempotence,
+        );
     }
 
     #[test]
@@ -387,7 +432,7 @@ mod tests {
     fn a_duplicate_in_the_log_is_found() {
         let (mut history, a, _) = two();
         history.acknowledged(a, 0).unwrap();
-        check(history.whole(0, &[both(a), both(a)].concat()), Invariant::Idempotence);
+        check(whole(&mut history, &[both(a), both(a)].concat()), Invariant::Idempotence);
     }
 
     #[test]
@@ -402,13 +447,13 @@ mod tests {
         let mut history = History::default();
         let a = history.sent(Sent { acks_all: false, ..ALL });
         history.served(0, 0, &both(a)).unwrap();
-        history.whole(0, &[both(a), both(a)].concat()).unwrap();
+        whole(&mut history, &[both(a), both(a)].concat()).unwrap();
     }
 
     #[test]
     fn a_producers_batches_out_of_order_are_found() {
         let (mut history, a, b) = two();
-        check(history.whole(0, &[both(b), both(a)].concat()), Invariant::Idempotence);
+        check(whole(&mut history, &[both(b), both(a)].concat()), Invariant::Idempotence);
     }
 
     #[test]
@@ -450,6 +495,6 @@ mod tests {
         let b = history.sent(ALL);
         history.acknowledged(a, 0).unwrap();
         history.acknowledged(b, 0).unwrap();
-        history.whole(0, &both(b)).unwrap();
+        whole(&mut history, &both(b)).unwrap();
     }
 }

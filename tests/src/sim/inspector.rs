@@ -59,7 +59,6 @@ impl Known {
 pub struct Inspector {
     keys: Keys,
     numbers: BTreeMap<PartitionId, PartitionNumber>,
-    ack_quorum: usize,
     leaders: BTreeMap<PartitionId, Partition>,
     chains: BTreeMap<PartitionId, BTreeMap<ChainSequence, Segment>>,
     ledgers: BTreeMap<LedgerId, LedgerMetadata>,
@@ -79,11 +78,10 @@ pub struct Inspector {
 impl Inspector {
     /// An inspector of these partitions, before anything happened.
     #[must_use]
-    pub fn new(keys: Keys, partitions: &[PartitionId], ack_quorum: usize) -> Self {
+    pub fn new(keys: Keys, partitions: &[PartitionId]) -> Self {
         Self {
             keys,
             numbers: partitions.iter().enumerate().map(|(number, id)| (*id, number)).collect(),
-            ack_quorum,
             leaders: BTreeMap::new(),
             chains: BTreeMap::new(),
             ledgers: BTreeMap::new(),
@@ -501,11 +499,50 @@ impl Inspector {
         committed.last().map_or(last.base_offset.0, |known| known.entry.next_offset)
     }
 
-    /// Whether so many bookies are damaged that an acknowledged entry may have
-    /// no copy left.
+    /// Whether an entry below a ledger's end may have no copy left: no replica
+    /// that metadata names promised to have it and kept its disk.
     #[must_use]
-    pub fn is_beyond_repair(&self) -> bool {
-        self.damaged.len() >= self.ack_quorum
+    pub fn may_be_lost(&self, ledger: &LedgerMetadata, entry: EntryId) -> bool {
+        let known = self.entries.get(&ledger.id).and_then(|entries| entries.get(&entry));
+        let kept = |bookie: &BookieId| {
+            !self.damaged.contains(bookie) && known.is_some_and(|known| known.holders.contains(bookie))
+        };
+        self.is_beyond_vouching(ledger) && !ledger.replicas.iter().any(kept)
+    }
+
+    /// Whether a partition may be without a leader for good: the end of its last
+    /// ledger cannot be had (T3), or something that its state is restored from
+    /// may be lost: the last ledger and, where that has no batch and thus
+    /// perhaps no snapshot, the one before it.
+    #[must_use]
+    pub fn may_stand_still(&self, partition: PartitionId) -> bool {
+        for (_, ledger) in self.chain(partition).iter().rev() {
+            if self.may_hold_up(ledger) {
+                return true;
+            }
+            let mut entries = self.entries.get(&ledger.id).into_iter().flatten();
+            let end = ledger.sealed().map_or(EntryId(u64::MAX), |sealed| sealed.end);
+            if entries.any(|(entry, known)| *entry < end && !known.entry.batches.is_empty()) {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Whether a ledger's end cannot be had, or something in it may be lost.
+    #[must_use]
+    pub fn may_hold_up(&self, ledger: &LedgerMetadata) -> bool {
+        match ledger.sealed() {
+            Some(sealed) => (0..sealed.end.0).any(|entry| self.may_be_lost(ledger, EntryId(entry))),
+            None => self.is_beyond_vouching(ledger),
+        }
+    }
+
+    /// Whether fewer than n−A+1 of a ledger's replicas have an undamaged disk:
+    /// an acknowledged entry may be on damaged ones alone.
+    fn is_beyond_vouching(&self, ledger: &LedgerMetadata) -> bool {
+        let damaged = ledger.replicas.iter().filter(|bookie| self.damaged.contains(bookie));
+        damaged.count() >= ledger.ack_quorum as usize
     }
 
     /// A stored value in a few words, for the trace.
@@ -549,12 +586,6 @@ impl Inspector {
         let (partition, place) = self.owners.get(&ledger)?;
         Some(self.chains.get(partition)?.get(place)?.base_offset.0)
     }
-
-    /// A, as the plan has it.
-    #[must_use]
-    pub const fn ack_quorum(&self) -> usize {
-        self.ack_quorum
-    }
 }
 
 /// To whom a batch is shown.
@@ -578,4 +609,87 @@ fn decoded<T: Typed>(pair: &KeyValue) -> Result<T, Violation> {
         invariant: Invariant::Guarded,
         detail: format!("{} is no {}: {why}", pair.key, T::NAME),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use quire_metadata::ledger::Sealed;
+    use quire_proto::id::{Offset, PartitionIndex, TopicId};
+    use uuid::Uuid;
+
+    use super::*;
+
+    const A: BookieId = bookie(1);
+    const B: BookieId = bookie(2);
+    const C: BookieId = bookie(3);
+    const LEDGER: LedgerId = LedgerId(7);
+
+    const fn bookie(number: u128) -> BookieId {
+        BookieId(Uuid::from_u128(number))
+    }
+
+    fn ledger(replicas: &[BookieId], ack_quorum: u32, state: LedgerState) -> LedgerMetadata {
+        LedgerMetadata {
+            id: LEDGER,
+            owner: PartitionId { topic: TopicId(Uuid::nil()), index: PartitionIndex(0) },
+            epoch: Epoch(1),
+            replicas: replicas.to_vec(),
+            ack_quorum,
+            targets: Vec::new(),
+            former: Vec::new(),
+            state,
+            created_ms: 0,
+        }
+    }
+
+    fn sealed(end: u64) -> LedgerState {
+        LedgerState::Sealed(Sealed { end: EntryId(end), next_offset: Offset(end), ..Sealed::default() })
+    }
+
+    /// After these bookies promised to have the ledger's entries so far, and
+    /// those lost something.
+    fn inspector(lengths: &[(BookieId, u64)], damaged: &[BookieId]) -> Inspector {
+        let mut inspector = Inspector::new(Keys::new("sim").unwrap(), &[]);
+        for &(bookie, length) in lengths {
+            for place in 0..length {
+                let entry = Entry {
+                    payload_crc: 0,
+                    epoch: Epoch(1),
+                    next_offset: place + 1,
+                    batches: Vec::new(),
+                    base_offset: place,
+                };
+                inspector.durable(bookie, LEDGER, EntryId(place), entry).unwrap();
+            }
+        }
+        damaged.iter().for_each(|bookie| inspector.damaged(*bookie));
+        inspector
+    }
+
+    #[test]
+    fn damage_to_others_excuses_nothing() {
+        let inspector = inspector(&[(A, 2)], &[B, C]);
+        let ledger = ledger(&[A], 1, sealed(2));
+        assert!(!inspector.may_be_lost(&ledger, EntryId(0)));
+        assert!(!inspector.may_hold_up(&ledger));
+    }
+
+    #[test]
+    fn an_undamaged_copy_is_no_loss() {
+        let inspector = inspector(&[(A, 2), (B, 2), (C, 1)], &[A, B]);
+        let ledger = |state| ledger(&[A, B, C], 2, state);
+        assert!(!inspector.may_be_lost(&ledger(sealed(2)), EntryId(0)));
+        assert!(inspector.may_be_lost(&ledger(sealed(2)), EntryId(1)));
+        assert!(!inspector.may_hold_up(&ledger(sealed(1))));
+        assert!(inspector.may_hold_up(&ledger(sealed(2))));
+        assert!(inspector.may_hold_up(&ledger(LedgerState::Open)), "C alone is no n - A + 1");
+    }
+
+    #[test]
+    fn what_enough_undamaged_replicas_vouch_for_must_be_there() {
+        let inspector = inspector(&[(A, 2)], &[A]);
+        let ledger = |state| ledger(&[A, B, C], 2, state);
+        assert!(!inspector.may_be_lost(&ledger(sealed(2)), EntryId(0)), "two copies were promised");
+        assert!(!inspector.may_hold_up(&ledger(LedgerState::Recovering(Epoch(2)))));
+    }
 }

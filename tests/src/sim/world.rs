@@ -172,7 +172,7 @@ impl World {
             brokers: Vec::new(),
             producers: Vec::new(),
             readers: Vec::new(),
-            inspector: Inspector::new(keys.clone(), &partitions, plan.ack_quorum),
+            inspector: Inspector::new(keys.clone(), &partitions),
             network: Network::new(plan.delays),
             scheduler: Scheduler::default(),
             hits: Hits::default(),

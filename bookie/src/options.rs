@@ -20,7 +20,8 @@ pub struct Options {
     pub cache_bytes: u64,
     /// What was written last and is served from memory.
     pub tail_bytes: u64,
-    /// Appends that wait for the log thread; beyond it a connection breaks.
+    /// Appends that wait for the log thread; beyond it a connection breaks. At
+    /// least what a broker in the same process may hold.
     pub inbox_bytes: u64,
     /// Reads that may be under way on the disk at once.
     pub reads_max: usize,

@@ -23,11 +23,19 @@ use crate::standalone::{Error, Storage};
 /// How the parts run.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The bookie. Its data directory is that of the [`Storage`].
+    /// The bookie. Its data directory is that of the [`Storage`], and its inbox
+    /// has room for whatever the broker may hold.
     pub bookie: quire_bookie::Options,
     /// The broker. Its cluster is the whole process's.
     pub broker: quire_broker::Options,
 }
+
+/// Bytes that may wait for the bookie's log thread, for each byte of the
+/// broker's memory. What waits there are the broker's own buffers: it is bounded
+/// by the broker's memory, and the inbox must not be full before. Of small
+/// batches the headers, which the broker's memory does not count one by one, are
+/// most of what waits.
+const INBOX_PER_MEMORY: u64 = 4;
 
 /// The running parts.
 #[derive(Debug)]
@@ -57,6 +65,7 @@ impl Standalone {
         let store: Arc<dyn Store> = Arc::new(store);
         join_cluster(store.as_ref(), &keys).await?;
         check_bookie(store.as_ref(), &keys, &directory).await?;
+        let bookie = with_inbox_for(&broker, bookie);
         let bookie = Bookie::start_in(directory, bookie, Arc::clone(&store), &cluster).await?;
         let connector: Arc<dyn Connector> = Arc::new(InProcessConnector::new(vec![bookie.clone()]));
         let broker = Broker::start(broker, Arc::clone(&store), Arc::clone(&connector)).await?;
@@ -77,6 +86,12 @@ impl Standalone {
             tracing::warn!(%error, "closing the metadata failed");
         }
     }
+}
+
+fn with_inbox_for(broker: &quire_broker::Options, bookie: quire_bookie::Options) -> quire_bookie::Options {
+    let memory_bytes = u64::try_from(broker.memory_bytes).unwrap_or(u64::MAX);
+    let inbox_bytes = bookie.inbox_bytes.max(memory_bytes.saturating_mul(INBOX_PER_MEMORY));
+    quire_bookie::Options { inbox_bytes, ..bookie }
 }
 
 /// A bookie is made only where the metadata knows none: what it held would else
@@ -108,5 +123,29 @@ async fn join_cluster(store: &dyn Store, keys: &Keys) -> Result<(), Error> {
     match operation::run(store, keys, &bootstrap).await? {
         Outcome::Done(_) => Ok(()),
         Outcome::Lost(mismatch) => Err(mismatch.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quire_broker::entry::EntryHeader;
+    use quire_ledger::record::HEADER_LEN;
+    use quire_proto::batch::Header;
+
+    use super::*;
+
+    /// Bytes of the smallest record: its length, attributes, and five numbers
+    /// of which each is 0.
+    const RECORD_LEN: usize = 7;
+
+    #[test]
+    fn the_inbox_has_room_for_whatever_the_broker_holds() {
+        let batch = Header::LEN + RECORD_LEN;
+        let waits = HEADER_LEN + EntryHeader::len_of(1) + batch;
+        for memory_bytes in [1 << 20, 512 << 20, 4 << 30] {
+            let broker = quire_broker::Options { memory_bytes, ..quire_broker::Options::default() };
+            let bookie = with_inbox_for(&broker, quire_bookie::Options::new(""));
+            assert!(bookie.inbox_bytes >= (memory_bytes / batch * waits) as u64, "{memory_bytes}");
+        }
     }
 }

@@ -343,11 +343,6 @@ impl<F: DiskFile> Catalog<F> {
         runs
     }
 
-    /// Forgets deleted ids (B8).
-    pub fn forget_tombstones(&self, first: LedgerId, last: LedgerId) {
-        self.write().tombstones.remove(first.0, last.0);
-    }
-
     /// Number of ledgers.
     pub fn ledgers(&self) -> usize {
         self.read().ledgers.len()

@@ -95,21 +95,9 @@ impl<D: Disk> Engine<D> {
         self.log.owes_mark()
     }
 
-    /// The highest revision of the metadata store that was seen.
-    #[must_use]
-    pub const fn store_revision(&self) -> u64 {
-        self.store_revision
-    }
-
     /// The metadata store was seen at this revision.
     pub fn saw_store_revision(&mut self, revision: u64) {
         self.store_revision = self.store_revision.max(revision);
-    }
-
-    /// Forgets deleted ids (B8): their blocks are released and no log file
-    /// holds a record of them.
-    pub fn forget_tombstones(&mut self, first: LedgerId, last: LedgerId) {
-        self.replicas.forget_tombstones(first, last);
     }
 
     /// One event. What is to be told comes at once, or after a commit. Commits

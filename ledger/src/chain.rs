@@ -345,12 +345,6 @@ impl ChainWriter {
         AppendSequence(self.last)
     }
 
-    /// Whether the last append waits because no ensemble is to be had.
-    #[must_use]
-    pub fn is_starved(&self) -> bool {
-        self.need == Need::Unavailable && !self.queue.is_empty()
-    }
-
     /// Payload bytes in memory: not committed, or held for slow replicas.
     #[must_use]
     pub fn held_bytes(&self) -> u64 {

@@ -45,12 +45,6 @@ impl RealDisk {
         Ok(disk)
     }
 
-    /// Whether it goes past the page cache.
-    #[must_use]
-    pub const fn is_direct(&self) -> bool {
-        self.direct
-    }
-
     fn open_options(&self, access: Access) -> OpenOptions {
         let mut options = OpenOptions::new();
         options.read(true).write(true);

@@ -126,12 +126,6 @@ impl Replicas {
         self.admission
     }
 
-    /// Forgets deleted ids (B8): their blocks are released and no log file
-    /// holds a record of them.
-    pub fn forget_tombstones(&mut self, first: LedgerId, last: LedgerId) {
-        self.tombstones.remove(first.0, last.0);
-    }
-
     fn append(&mut self, connection: ConnectionId, append: Append, actions: &mut Vec<Action>) {
         let Append { attempt, record } = append;
         let Header { ledger, epoch, entry, payload_crc, .. } = record.header;

@@ -82,8 +82,19 @@ pub trait Disk: Clone + Send + Sync + fmt::Debug + 'static {
     /// A small file's content, if it exists.
     fn get(&self, name: &str) -> io::Result<Option<Vec<u8>>>;
 
-    /// Replaces a small file's content, atomically and durably.
-    fn put(&self, name: &str, content: &[u8]) -> io::Result<()>;
+    /// Replaces a small file's content, atomically and durably, by way of
+    /// another file. The content is not empty.
+    fn put(&self, name: &str, content: &[u8]) -> io::Result<()> {
+        let temporary = format!("{name}.new");
+        if self.get(&temporary)?.is_some() {
+            self.remove(&temporary)?;
+        }
+        let file = self.create(&temporary, content.len() as u64, Access::Cached)?;
+        file.write_at(content, 0)?;
+        file.sync()?;
+        self.rename(&temporary, name)?;
+        self.sync_dir()
+    }
 
     /// Space left.
     fn space(&self) -> io::Result<Space>;

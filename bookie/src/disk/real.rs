@@ -136,15 +136,6 @@ impl Disk for RealDisk {
         }
     }
 
-    fn put(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        let temporary = self.path(&format!("{name}.new"));
-        let file = OpenOptions::new().write(true).create(true).truncate(true).open(&temporary)?;
-        file.write_all_at(content, 0)?;
-        file.sync_all()?;
-        fs::rename(temporary, self.path(name))?;
-        self.sync_dir()
-    }
-
     fn space(&self) -> io::Result<Space> {
         let stat = statvfs(&self.dir)?;
         Ok(Space {

@@ -324,18 +324,6 @@ impl Disk for SimDisk {
         Ok(inode.map(|inode| inode.current.clone()))
     }
 
-    fn put(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        let temporary = format!("{name}.new");
-        if locked(&self.state).names.contains_key(&temporary) {
-            self.remove(&temporary)?;
-        }
-        let file = self.create(&temporary, content.len() as u64, Access::Cached)?;
-        file.write_at(content, 0)?;
-        file.sync()?;
-        self.rename(&temporary, name)?;
-        self.sync_dir()
-    }
-
     fn space(&self) -> io::Result<Space> {
         let state = locked(&self.state);
         Ok(Space { used: state.used(), free: state.capacity.saturating_sub(state.used()) })

@@ -224,19 +224,6 @@ impl Disk for PoweredDisk {
         self.plug.run(Kind::Read, || self.disk.get(name))
     }
 
-    /// Step by step, so that the power may go in between.
-    fn put(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        let temporary = format!("{name}.new");
-        if self.get(&temporary)?.is_some() {
-            self.remove(&temporary)?;
-        }
-        let file = self.create(&temporary, content.len() as u64, Access::Cached)?;
-        file.write_at(content, 0)?;
-        file.sync()?;
-        self.rename(&temporary, name)?;
-        self.sync_dir()
-    }
-
     fn space(&self) -> io::Result<Space> {
         self.plug.run(Kind::Read, || self.disk.space())
     }

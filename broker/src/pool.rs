@@ -34,7 +34,7 @@ const SPARES: usize = 2;
 /// with their block.
 const SPARES_MAX: usize = 64;
 
-/// Ledgers that a creation may fail on before it gives up for now.
+/// Ledgers that one creation tries before it answers that none can be had.
 const ATTEMPTS: usize = 4;
 
 /// What a topic asks of its ledgers.

@@ -151,7 +151,7 @@ pub enum Action {
     /// Make the ledger SEALED, if it is RECOVERING at my epoch (T6). The driver
     /// reads the entries' prefixes up to the end for what else the seal says.
     Seal(Seal),
-    /// Recovery cannot go on for now, and why. It keeps trying.
+    /// Recovery waits, and why. It asks again until it can go on.
     Blocked(Blocked),
     /// Somebody has to look at this.
     Alarm(Alarm),
@@ -252,7 +252,7 @@ impl Recovery {
         self.outcome.as_ref()
     }
 
-    /// Why it cannot go on for now: the text of a `NOT_READY`.
+    /// Why it waits, if it does: the text of a `NOT_READY`.
     #[must_use]
     pub const fn blocked(&self) -> Option<&Blocked> {
         self.blocked.as_ref()

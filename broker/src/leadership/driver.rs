@@ -239,7 +239,7 @@ impl Driver {
                 self.work.push(called.boxed());
             }
             Effect::Append { bookie, append } => self.append(bookie, append),
-            Effect::Blocked(blocked) => tracing::error!(%blocked, "a ledger cannot be recovered for now"),
+            Effect::Blocked(blocked) => tracing::error!(%blocked, "a ledger cannot be recovered yet"),
             Effect::ReadFailed(ReadFailed { ledger, bookie, cause, is_wrong: true, .. }) => {
                 cold::alarm(ledger, bookie, &cause);
             }

@@ -99,7 +99,7 @@ pub enum Effect {
     Call { bookie: BookieId, request: Request },
     /// Send this append.
     Append { bookie: BookieId, append: Append },
-    /// The recovery cannot go on for now, and why. It keeps trying.
+    /// The recovery waits, and why. It asks again until it can go on.
     Blocked(Blocked),
     /// Headers could not be read from one replica. Others are asked.
     ReadFailed(ReadFailed),
@@ -113,7 +113,7 @@ pub enum Effect {
     Deposed,
 }
 
-/// Why a promotion cannot go on for now. It keeps trying.
+/// Why a promotion waits. It asks again until it can go on.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Waiting {
     /// The last ledger cannot be sealed.
@@ -223,7 +223,7 @@ impl Promotion {
         last.ledger.value.sealed().is_none().then_some(last.segment.ledger)
     }
 
-    /// Why it cannot go on for now.
+    /// Why it waits, if it does.
     #[must_use]
     pub fn waiting(&self) -> Option<Waiting> {
         match &self.phase {

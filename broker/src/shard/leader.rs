@@ -249,7 +249,7 @@ impl Leader {
         self.flush(now, effects);
     }
 
-    /// There is no ledger for now; the request stands.
+    /// There is no ledger yet; the request stands until there is one.
     pub fn no_ledger(&mut self, now: Now, cause: NoLedger, effects: &mut Effects) {
         self.writer.log.set_stuck(Some(cause.to_string()));
         self.shortage = Some(cause);

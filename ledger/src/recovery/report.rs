@@ -19,7 +19,7 @@ impl fmt::Display for Silence {
     }
 }
 
-/// Why a ledger cannot be sealed for now. Retryable: recovery goes on by itself
+/// Why a ledger is not sealed yet. Retryable: recovery goes on by itself
 /// when the bookies answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Blocked {

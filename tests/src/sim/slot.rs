@@ -303,7 +303,7 @@ impl Slot {
         None
     }
 
-    /// There is none for now; the pool goes on trying.
+    /// There is none yet; the pool goes on trying.
     pub fn no_ledger(&mut self, now: Now, cause: NoLedger, out: &mut Vec<Effect>) {
         self.leader_step(now, |leader, now, effects| leader.no_ledger(now, cause, effects), out);
     }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use futures_util::StreamExt;
 use quire_metadata::embedded::state::Retention;
 use quire_metadata::embedded::{EmbeddedStore, OpenError, VolatileStore};
-use quire_metadata::store::{Revision, Store, StoreError, Txn, TxnOutcome};
+use quire_metadata::store::{KeyValue, Revision, Store, StoreError, Txn, TxnOutcome};
 use tempfile::TempDir;
 
 use crate::suite::Fixture;
@@ -178,36 +178,59 @@ async fn a_file_of_something_else_is_refused_and_left_alone() {
     assert_eq!(std::fs::read(&path).unwrap(), other);
 }
 
-/// One byte of each page at a time: an error that says so, or the whole
-/// content, and the same at the next attempt.
 #[tokio::test]
 async fn a_damaged_file_is_refused_or_whole() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("metadata");
-    let store = EmbeddedStore::open(&path).unwrap();
+    let (store, expected) = filled(&path).await;
+    drop(store);
+    let refused = damage(&path, &std::fs::read(&path).unwrap(), &expected).await;
+    assert!(refused > 20, "{refused}");
+}
+
+/// As a crash leaves the file: what was answered last is not passed over for
+/// what was there before, as a commit is that was under way.
+#[tokio::test]
+async fn a_damaged_file_that_was_not_closed_is_refused_or_whole() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("metadata");
+    let (_store, expected) = filled(&path).await;
+    let open = std::fs::read(&path).unwrap();
+    let refused = damage(&directory.path().join("copy"), &open, &expected).await;
+    assert!(refused > 20, "{refused}");
+}
+
+/// A store with keys, and what it holds.
+async fn filled(path: &Path) -> (EmbeddedStore, Vec<KeyValue>) {
+    let store = EmbeddedStore::open(path).unwrap();
     for number in 0..300 {
         put(&store, &format!("key-{number:03}"), "a value that takes some room in the file").await;
     }
-    let expected = store.range("", "", 1_000, None).await.unwrap();
-    drop(store);
-    let whole = std::fs::read(&path).unwrap();
+    let expected = store.range("", "", 1_000, None).await.unwrap().keys;
+    (store, expected)
+}
+
+/// Damages one byte of each page of a file at a time: an error that says so, or
+/// the whole content, and the same at the next attempt. Returns how often there
+/// was an error.
+async fn damage(path: &Path, whole: &[u8], expected: &[KeyValue]) -> u32 {
     let mut refused = 0;
     for at in (0..whole.len()).step_by(1021) {
-        let mut damaged = whole.clone();
+        let mut damaged = whole.to_vec();
         damaged[at] ^= 0x10;
-        std::fs::write(&path, &damaged).unwrap();
+        std::fs::write(path, &damaged).unwrap();
         for _attempt in 0..2 {
-            match EmbeddedStore::open(&path) {
+            match EmbeddedStore::open(path) {
                 Ok(store) => {
                     let found = store.range("", "", 1_000, None).await.unwrap();
-                    assert_eq!(found.keys, expected.keys, "after byte {at} was damaged");
+                    assert_eq!(found.keys, expected, "after byte {at} was damaged");
                 }
                 Err(OpenError::Damaged { .. } | OpenError::File { .. }) => refused += 1,
                 Err(other) => panic!("byte {at}: {other}"),
             }
         }
     }
-    assert!(refused > 20, "{refused}");
+    refused
 }
 
 #[tokio::test]

@@ -161,6 +161,12 @@ impl Bookie {
         self.inner.shared.is_damaged()
     }
 
+    /// How far its log is durable: what it publishes every now and then (L4).
+    #[must_use]
+    pub fn durable(&self) -> LogPosition {
+        self.inner.shared.durable()
+    }
+
     /// Waits until the bookie can serve no more and returns why: the process
     /// must exit with an error (L5). Pending as long as all is well.
     /// Cancel-safe.

@@ -2,13 +2,18 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::Write as _;
+use std::process::ChildStdin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rand::RngExt as _;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-use crate::harness::{Server, wait_until};
+use crate::harness::quire::command;
+use crate::harness::{Quire, Server, wait_until};
 
 const CRASHES: usize = 10;
 const RATE: usize = 2000;
@@ -25,8 +30,6 @@ fn acknowledged_lines_survive_ten_kills_in_order_and_once() {
 
     let directory = tempfile::tempdir().unwrap();
     let acked = directory.path().join("acked");
-    // Enough for the producer to be at work through all crashes.
-    let sent: Vec<String> = (1..=RATE * 30).map(|number| format!("key{},{number}", number % KEYS)).collect();
     let produce = [
         "produce",
         "survivors",
@@ -37,7 +40,16 @@ fn acknowledged_lines_survive_ten_kills_in_order_and_once() {
         "--acked",
         acked.to_str().unwrap(),
     ];
-    let mut producer = server.client(&produce, sent.join("\n"));
+    let mut command = command();
+    command.args(produce).env("QUIRE_BROKER", server.grpc());
+    // The producer is at work through all crashes, however long they take.
+    let over = Arc::new(AtomicBool::new(false));
+    let sent = Arc::new(AtomicUsize::new(0));
+    let feed = {
+        let (over, sent) = (Arc::clone(&over), Arc::clone(&sent));
+        move |input| feed(input, &over, &sent)
+    };
+    let mut producer = Quire::spawn_fed(command, feed);
 
     for crash in 1..=CRASHES {
         // Progress first, so that each crash interrupts something.
@@ -51,9 +63,25 @@ fn acknowledged_lines_survive_ten_kills_in_order_and_once() {
         server.restart();
         server.wait_ready();
     }
+    over.store(true, Ordering::Relaxed);
     let finished = producer.finish().success();
     println!("{}", finished.stderr);
-    check(&server, &sent, &fs::read_to_string(&acked).unwrap());
+    check(&server, sent.load(Ordering::Relaxed), &fs::read_to_string(&acked).unwrap());
+}
+
+/// Writes lines until it is over, as fast as they are read.
+fn feed(mut input: ChildStdin, over: &AtomicBool, sent: &AtomicUsize) {
+    for number in 1.. {
+        if over.load(Ordering::Relaxed) {
+            return;
+        }
+        writeln!(input, "{}", line_of(number)).unwrap();
+        sent.store(number, Ordering::Relaxed);
+    }
+}
+
+fn line_of(number: usize) -> String {
+    format!("key{},{number}", number % KEYS)
 }
 
 fn acked_count(path: &std::path::Path) -> usize {
@@ -62,7 +90,7 @@ fn acked_count(path: &std::path::Path) -> usize {
 
 /// Every acknowledged line is where its acknowledgement says; every line is
 /// there once; each key is in order.
-fn check(server: &Server, sent: &[String], acked: &str) {
+fn check(server: &Server, sent: usize, acked: &str) {
     let consume = ["consume", "survivors", "--from", "start", "--until", "end", "--format", "%p %o %v\\n"];
     let read = server.run(&consume).success();
     let mut places = HashMap::new();
@@ -73,7 +101,7 @@ fn check(server: &Server, sent: &[String], acked: &str) {
         };
         let (key, number) = value.split_once(',').unwrap();
         let number: usize = number.parse().unwrap();
-        assert_eq!(sent[number - 1], value);
+        assert_eq!(line_of(number), value);
         let place = (partition.parse::<u32>().unwrap(), offset.parse::<u64>().unwrap());
         assert_eq!(places.insert(number, place), None, "line {number} is there twice");
         if let Some(last) = last_of_key.insert(key, number) {
@@ -89,6 +117,6 @@ fn check(server: &Server, sent: &[String], acked: &str) {
         acknowledged += 1;
     }
     // The producer said that all were acknowledged.
-    assert_eq!(acknowledged, sent.len());
-    assert_eq!(places.len(), sent.len());
+    assert_eq!(acknowledged, sent);
+    assert_eq!(places.len(), sent);
 }

@@ -20,7 +20,7 @@ fn a_failed_sync_ends_the_server_and_loses_nothing() {
     // At work before, while and after the disk fails.
     let produce = ["produce", "disk", "--rate", "4", "--acked", acked.to_str().unwrap()];
     let producer = server.client(&produce, lines.clone());
-    wait_until("a line is acknowledged", Duration::from_secs(10), || {
+    wait_until("a line is acknowledged", Duration::from_secs(60), || {
         std::fs::metadata(&acked).is_ok_and(|file| file.len() > 0)
     });
 
@@ -54,7 +54,7 @@ impl SyncFault {
         let child =
             child.unwrap_or_else(|error| panic!("strace cannot be run ({error}): ./tests/run installs it"));
         let fault = SyncFault(child);
-        wait_until("strace is attached", Duration::from_secs(10), || attached(process));
+        wait_until("strace is attached", Duration::from_secs(60), || attached(process));
         fault
     }
 }

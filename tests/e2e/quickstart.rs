@@ -24,7 +24,7 @@ fn a_topic_is_created_written_and_read() {
 fn a_server_says_where_it_is_and_answers_health_checks() {
     let mut server = Server::start();
     // The line and the answer of /readyz come at the same moment.
-    wait_until("the server says that it is ready", Duration::from_secs(10), || {
+    wait_until("the server says that it is ready", Duration::from_secs(30), || {
         server.log().contains("ready")
     });
     let log = server.log();

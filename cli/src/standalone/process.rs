@@ -45,7 +45,8 @@ pub struct Standalone {
     /// The broker, which is served on whatever listeners there are.
     pub broker: Arc<Broker>,
     controller: Controller,
-    store: Arc<dyn Store>,
+    /// The metadata.
+    pub store: Arc<dyn Store>,
 }
 
 impl Standalone {

@@ -497,7 +497,11 @@ pub(crate) async fn an_answered_write_is_seen_by_everyone(fixture: &dyn Fixture)
     }
 }
 
-const TTL: Duration = Duration::from_secs(2);
+/// Of leases that are to run out: longer than a busy machine takes to use one.
+const TTL: Duration = Duration::from_secs(4);
+
+/// Of leases that are not to run out by themselves.
+const LONG_TTL: Duration = Duration::from_secs(600);
 
 fn put_leased(key: &str, lease: LeaseId) -> Txn {
     Txn::default().put_leased(key.to_owned(), value("1"), lease)
@@ -505,7 +509,7 @@ fn put_leased(key: &str, lease: LeaseId) -> Txn {
 
 pub(crate) async fn a_revoked_lease_takes_its_keys_along(fixture: &dyn Fixture) {
     let store = fixture.store();
-    let lease = store.grant(TTL).await.unwrap();
+    let lease = store.grant(LONG_TTL).await.unwrap();
     let at = applied(store.transact(put_leased("l/a", lease).and(put("l/b", "1"))).await);
     applied(store.transact(put_leased("l/c", lease)).await);
     assert_eq!(get(&*store, "l/a").await.unwrap().lease, Some(lease));
@@ -546,7 +550,7 @@ pub(crate) async fn a_lease_that_is_kept_alive_lives(fixture: &dyn Fixture) {
 
 pub(crate) async fn a_key_belongs_to_the_lease_that_wrote_it_last(fixture: &dyn Fixture) {
     let store = fixture.store();
-    let [one, two] = [store.grant(TTL * 10).await.unwrap(), store.grant(TTL * 10).await.unwrap()];
+    let [one, two] = [store.grant(LONG_TTL).await.unwrap(), store.grant(LONG_TTL).await.unwrap()];
     applied(store.transact(put_leased("moved", one).and(put_leased("freed", one))).await);
     applied(store.transact(put_leased("moved", two)).await);
     applied(store.transact(put("freed", "2")).await);
@@ -560,7 +564,7 @@ pub(crate) async fn a_key_belongs_to_the_lease_that_wrote_it_last(fixture: &dyn 
 
 pub(crate) async fn a_lease_that_has_ended_binds_nothing(fixture: &dyn Fixture) {
     let store = fixture.store();
-    let lease = store.grant(TTL).await.unwrap();
+    let lease = store.grant(LONG_TTL).await.unwrap();
     store.revoke(lease).await.unwrap();
     assert_eq!(store.transact(put_leased("l", lease)).await, Err(StoreError::LeaseExpired));
     assert_eq!(

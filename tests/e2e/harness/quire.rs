@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::{Read, Write as _};
 use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -92,13 +92,18 @@ impl Quire {
         Quire::spawn(command, stdin)
     }
 
-    pub(crate) fn spawn(mut command: Command, stdin: Vec<u8>) -> Quire {
+    pub(crate) fn spawn(command: Command, stdin: Vec<u8>) -> Quire {
+        // A command that does not read its input closes it: not ours to judge.
+        Quire::spawn_fed(command, move |mut input| drop(input.write_all(&stdin)))
+    }
+
+    /// Starts a command with what this writes on its stdin.
+    pub(crate) fn spawn_fed(mut command: Command, feed: impl FnOnce(ChildStdin) + Send + 'static) -> Quire {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let started = Instant::now();
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-        let mut input = child.stdin.take().unwrap();
-        // A command that does not read its input closes it: not ours to judge.
-        let feed = std::thread::spawn(move || drop(input.write_all(&stdin)));
+        let input = child.stdin.take().unwrap();
+        let feed = std::thread::spawn(move || feed(input));
         let stdout = collect(child.stdout.take().unwrap());
         let stderr = collect(child.stderr.take().unwrap());
         Quire { child, started, feed: Some(feed), stdout: Some(stdout), stderr: Some(stderr) }

@@ -3,9 +3,13 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use quire_bookie::directory::Directory;
 use quire_cli::standalone::{Error, Options, Standalone, Storage};
+use quire_metadata::bookie::{BookieRegistration, LogPosition};
 use quire_metadata::embedded::EmbeddedStore;
+use quire_metadata::key::Keys;
+use quire_metadata::typed::Versioned;
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
@@ -129,10 +133,18 @@ impl Node {
         });
     }
 
-    /// Waits until the bookie has published where its log ends. Nothing is seen
-    /// of that from outside, but for the time that it takes at most.
+    /// Waits until the bookie has published where its log ends now (L4).
     pub(crate) fn wait_for_publication(&self) {
-        self.runtime.block_on(async { tokio::time::sleep(5 * PUBLISH_EVERY).await });
+        let ends = self.server.bookie.durable();
+        self.wait("the bookie publishes where its log ends", || self.published() >= ends);
+    }
+
+    /// Where the bookie's log ends as far as the metadata knows.
+    fn published(&self) -> LogPosition {
+        let keys = Keys::new(&quire_broker::Options::default().cluster).unwrap();
+        let key = keys.bookie_registration(self.server.bookie.id());
+        let found = self.server.store.get(&key).now_or_never().unwrap().unwrap();
+        Versioned::<BookieRegistration>::read_option(found.as_ref()).unwrap().unwrap().value.durable
     }
 
     /// Whether the bookie has found damage.

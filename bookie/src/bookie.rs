@@ -18,7 +18,7 @@ use quire_metadata::operation::Outcome;
 use quire_metadata::operations::bookie_start::start_bookie;
 use quire_metadata::store::{Store, StoreError};
 use quire_metadata::typed::Versioned;
-use quire_metadata::view::list;
+use quire_metadata::view::{complete_on, list};
 use quire_proto::id::{BookieId, EntryId, LedgerId};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -373,9 +373,10 @@ impl<D: Disk> Starting<D> {
         let (disk, bookie) = (self.directory.disk.clone(), self.bookie);
         let published = Sequence(self.registration.value.durable.sequence);
         let scanned = disk.clone();
+        let complete = patiently(|| complete_on(&*self.store, &self.keys, bookie)).await?;
         let (boot, damage) = blocking(move || {
             let boot = Boot::scan(&scanned, bookie)?;
-            let damage = boot.damage(published);
+            let damage = boot.damage(published, &complete);
             Ok((boot, damage))
         })
         .await?;
@@ -407,14 +408,15 @@ impl<D: Disk> Starting<D> {
     }
 
     /// B9: entries are sent only to a ledger that was published (W5), and a
-    /// deletion leaves an intent until this bookie has confirmed it (B8).
+    /// deletion leaves an intent until this bookie has confirmed it (B8). Below
+    /// the mark (B6) a tombstone may be among what was lost.
     async fn check_metadata(&self, replicas: &Replicas) -> Result<(), Error> {
         // A ledger that is deleted in between is in the intents then.
         let published = self.ledgers_below(&self.keys.ledgers()).await?;
         let deleted = self.ledgers_below(&self.keys.deletes()).await?;
         let unknown = replicas.ledgers().find(|(id, ledger)| {
             let written = ledger.durable > EntryId(0) && ledger.import.is_none();
-            written && !published.contains(id) && !deleted.contains(id)
+            written && *id >= replicas.mark() && !published.contains(id) && !deleted.contains(id)
         });
         match unknown {
             None => Ok(()),

@@ -1,7 +1,7 @@
 //! Reading: typed, and consistent where it matters.
 
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use quire_proto::id::{LedgerId, PartitionId};
+use quire_proto::id::{BookieId, EntryId, LedgerId, PartitionId};
 
 use crate::chain::{ChainSequence, Segment};
 use crate::key::{Key, Keys};
@@ -50,6 +50,27 @@ pub async fn list(store: &dyn Store, prefix: &str) -> Result<(Vec<KeyValue>, Rev
         }
     }
     Err(outrun())
+}
+
+/// The sealed ledgers of which a bookie is named complete, with their ends: it
+/// had all entries below durably before they were sealed.
+///
+/// # Errors
+/// As [`list`]; [`StoreError::Corrupt`] when a ledger cannot be read.
+pub async fn complete_on(
+    store: &dyn Store,
+    keys: &Keys,
+    bookie: BookieId,
+) -> Result<Vec<(LedgerId, EntryId)>, StoreError> {
+    let (found, _) = list(store, &keys.ledgers()).await?;
+    let mut complete = Vec::new();
+    for key in &found {
+        let ledger = Versioned::<LedgerMetadata>::read(key)?.value;
+        if let Some(sealed) = ledger.sealed().filter(|sealed| sealed.complete.contains(&bookie)) {
+            complete.push((ledger.id, sealed.end));
+        }
+    }
+    Ok(complete)
 }
 
 async fn list_at(

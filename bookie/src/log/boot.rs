@@ -191,9 +191,10 @@ impl<D: Disk> Boot<D> {
     }
 
     /// Why this log lost what it had (B6), if it did. `published`: all batches
-    /// below were durable, as the registry says.
+    /// below were durable, as the registry says. `complete`: so many entries of
+    /// these ledgers were, as those say who sealed them.
     #[must_use]
-    pub fn damage(&self, published: Sequence) -> Option<String> {
+    pub fn damage(&self, published: Sequence, complete: &[(LedgerId, EntryId)]) -> Option<String> {
         let mut damage = self.damage.clone();
         let durable = self.mark.max(published);
         if self.end < durable {
@@ -208,6 +209,14 @@ impl<D: Disk> Boot<D> {
         };
         if let Some((ledger, length)) = facts.ledgers.iter().find_map(hole) {
             damage.push(format!("ledger {ledger} lost entries from {length} on"));
+        }
+        let short = complete.iter().find_map(|&(ledger, end)| {
+            let is_known = ledger >= self.facts.mark && !facts.tombstones.contains(ledger.0);
+            let length = facts.ledgers.get(&ledger).map_or(EntryId(0), LedgerFacts::length);
+            (is_known && length < end).then_some((ledger, end, length))
+        });
+        if let Some((ledger, end, length)) = short {
+            damage.push(format!("ledger {ledger} was sealed with {end} entries, of which {length} are here"));
         }
         (!damage.is_empty() && !planted(Fault::NoMark)).then(|| damage.join("; "))
     }

@@ -155,7 +155,7 @@ impl World {
     fn try_boot(&mut self) -> Result<Running, Error> {
         let bookie = BookieId(Uuid::from_u128(1));
         let boot = Boot::scan(&self.disk, bookie)?;
-        let damage = boot.damage(self.published);
+        let damage = boot.damage(self.published, &[]);
         let lost = damage.is_some().then_some(LedgerId(self.next_ledger));
         if damage.is_some() {
             self.damages += 1;

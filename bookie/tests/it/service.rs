@@ -4,6 +4,7 @@ use bytes::Bytes;
 use quire_bookie::{Error, Health};
 use quire_ledger::message::{Read, Refusal, ReplicaState, Request, Response};
 use quire_metadata::key::Keys;
+use quire_metadata::ledger::{LedgerMetadata, LedgerState, Sealed};
 use quire_metadata::store::{Txn, Write};
 use quire_proto::id::{EntryId, Epoch, LedgerId};
 
@@ -139,6 +140,33 @@ async fn b1_an_older_copy_of_a_directory_is_refused() {
     std::fs::write(&identity, old).unwrap();
     let error = start(dir.path(), &store).await.unwrap_err();
     assert!(matches!(error, Error::Refused { .. }), "{error}");
+}
+
+/// Metadata knows of entries that the bookie had: it lost them, though nothing
+/// in its log says so.
+#[tokio::test]
+async fn l4_a_ledger_that_was_sealed_longer_is_damage() {
+    for (end, is_damaged) in [(1, false), (2, true)] {
+        let (dir, store) = (tempfile::tempdir().unwrap(), store().await);
+        let bookie = start(dir.path(), &store).await.unwrap();
+        let id = bookie.id();
+        let (link, ear) = connect(&bookie);
+        assert_eq!(create(&*link, 1).await, Response::Created);
+        link.append(entry(1, 0, 1, 100)).unwrap();
+        ear.wait(|heard| heard.durable.get(&LedgerId(1)) == Some(&EntryId(1)));
+        bookie.shutdown().await;
+        drop((link, bookie));
+        let sealed = Sealed { end: EntryId(end), complete: vec![id], ..Sealed::default() };
+        let state = LedgerState::Sealed(sealed);
+        put_ledger(&*store, &LedgerMetadata { replicas: vec![id], state, ..published(1) }).await;
+        let bookie = start(dir.path(), &store).await.unwrap();
+        assert_eq!(bookie.is_damaged(), is_damaged, "sealed with {end} entries");
+        let (link, _ear) = connect(&bookie);
+        let state = link.call(Request::State { ledger: LedgerId(1) }).await.unwrap();
+        let Response::State(state) = state else { panic!("{state:?}") };
+        assert_eq!(state.certain, !is_damaged);
+        bookie.shutdown().await;
+    }
 }
 
 #[tokio::test]

@@ -9,11 +9,9 @@ use std::time::{Duration, Instant};
 use quire_bookie::{Bookie, Health, InProcessConnector, Options};
 use quire_ledger::link::BookieLink;
 use quire_ledger::message::{Read, Refusal, Request, Response};
-use quire_metadata::key::Keys;
 use quire_metadata::ledger::{LedgerMetadata, LedgerState, Sealed};
-use quire_metadata::store::{Store, Txn, Write};
-use quire_metadata::typed::Typed;
-use quire_proto::id::{EntryId, Epoch, LedgerId, PartitionId};
+use quire_metadata::store::Store;
+use quire_proto::id::{EntryId, Epoch, LedgerId};
 
 use crate::support::*;
 
@@ -241,19 +239,12 @@ async fn b7_a_target_pulls_the_ledger_from_its_replicas() {
 
     let sealed = Sealed { end: EntryId(60), complete: vec![source.id()], ..Sealed::default() };
     let metadata = LedgerMetadata {
-        id: LedgerId(1),
-        owner: PartitionId::default(),
-        epoch: Epoch(1),
         replicas: vec![source.id()],
-        ack_quorum: 1,
         targets: vec![target.id()],
-        former: Vec::new(),
         state: LedgerState::Sealed(sealed),
-        created_ms: 0,
+        ..published(1)
     };
-    let key = Keys::new(CLUSTER).unwrap().ledger(LedgerId(1));
-    let put = Write::Put { key, value: metadata.encode(), lease: None };
-    let _ = store.transact(Txn { guards: Vec::new(), writes: vec![put] }).await.unwrap();
+    put_ledger(&*store, &metadata).await;
     assert_eq!(to.call(import.clone()).await.unwrap(), Response::Imported);
     assert_eq!(to.call(import).await.unwrap(), Response::Imported, "again, with nothing left to do");
     let imported = read_some(&*to, 60).await;

@@ -13,10 +13,12 @@ use quire_ledger::record::{Header, Kind, Payload, Record};
 use quire_metadata::embedded::VolatileStore;
 use quire_metadata::embedded::state::Retention;
 use quire_metadata::key::Keys;
+use quire_metadata::ledger::{LedgerMetadata, LedgerState};
 use quire_metadata::operation::{self, Outcome};
 use quire_metadata::operations::bootstrap::Bootstrap;
 use quire_metadata::store::{Store, Txn};
-use quire_proto::id::{BookieId, ClusterId, EntryId, Epoch, LedgerId, Nonce};
+use quire_metadata::typed::Typed;
+use quire_proto::id::{BookieId, ClusterId, EntryId, Epoch, LedgerId, Nonce, PartitionId};
 use uuid::Uuid;
 
 pub(crate) const CLUSTER: &str = "c1";
@@ -79,8 +81,27 @@ pub(crate) async fn store() -> Arc<dyn Store> {
 }
 
 async fn publish(store: &dyn Store, ledger: u64) {
-    let key = Keys::new(CLUSTER).unwrap().ledger(LedgerId(ledger));
-    let _ = store.transact(Txn::default().put(key, Bytes::from_static(b"published"))).await.unwrap();
+    put_ledger(store, &published(ledger)).await;
+}
+
+pub(crate) async fn put_ledger(store: &dyn Store, ledger: &LedgerMetadata) {
+    let key = Keys::new(CLUSTER).unwrap().ledger(ledger.id);
+    let _ = store.transact(Txn::default().put(key, ledger.encode())).await.unwrap();
+}
+
+/// An open ledger that is named in the metadata.
+pub(crate) fn published(ledger: u64) -> LedgerMetadata {
+    LedgerMetadata {
+        id: LedgerId(ledger),
+        owner: PartitionId::default(),
+        epoch: Epoch(1),
+        replicas: Vec::new(),
+        ack_quorum: 1,
+        targets: Vec::new(),
+        former: Vec::new(),
+        state: LedgerState::Open,
+        created_ms: 0,
+    }
 }
 
 /// Small files, and no upkeep that a test does not ask for.

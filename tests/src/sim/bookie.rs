@@ -26,6 +26,7 @@ use quire_metadata::operation::Outcome;
 use quire_metadata::operations::bookie_start::{StartIntent, start_bookie};
 use quire_metadata::store::{Store, StoreError};
 use quire_metadata::typed::Versioned;
+use quire_metadata::view::complete_on;
 use quire_proto::id::{BookieId, EntryId, Epoch, LedgerId, Nonce};
 use uuid::Uuid;
 
@@ -222,7 +223,8 @@ async fn boot(
     disk.put_intent(intent, true).map_err(|error| failed(&error))?;
     let scanned = Boot::scan(&disk, bookie).map_err(|error| failed(&error))?;
     let published = Sequence(registered.durable.sequence);
-    let damage = scanned.damage(published);
+    let complete = complete_on(&store, &keys, bookie).await.map_err(BootError::Store)?;
+    let damage = scanned.damage(published, &complete);
     let lost = match &damage {
         Some(_) => Some(allocated(&store, &keys).await.map_err(BootError::Store)?),
         None => None,

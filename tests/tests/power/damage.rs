@@ -44,9 +44,19 @@ impl World {
         Copies { disk: self.machine.disk.copy(), metadata: self.machine.metadata.copy() }
     }
 
-    fn set_back(&self, copies: &Copies) {
+    fn set_back(&mut self, copies: &Copies) {
         self.machine.disk.set_back(&copies.disk);
         self.machine.metadata.set_back(&copies.metadata);
+        self.lost = false;
+    }
+
+    /// Once damage is noticed the process starts all the same, and always will.
+    fn start_again(&mut self) {
+        match self.try_boot() {
+            Boot::Ready(node) => self.cut_at_rest(node),
+            Boot::Refused(error) => panic!("it starts once and not again: {error}"),
+            Boot::Dark => panic!("the power is on"),
+        }
     }
 
     /// Lets the clients work until so many more records are acknowledged.
@@ -169,6 +179,9 @@ fn flips(seed: u64) -> (u32, u32) {
                 let missing = survey(&world.load);
                 let seen = missing || node.bookie_says_damaged();
                 world.cut_at_rest(node);
+                if world.lost {
+                    world.start_again();
+                }
                 seen
             }
             Boot::Refused(_) => {
@@ -234,7 +247,8 @@ fn a_bookies_disk_that_was_set_back_within_a_run_is_noticed() {
             Boot::Ready(node) => {
                 assert!(node.bookie_says_damaged(), "seed {seed}");
                 assert!(survey(&world.load), "seed {seed}: readers are told");
-                node.kill();
+                world.cut_at_rest(node);
+                world.start_again();
             }
             Boot::Refused(error) => panic!("{error}"),
             Boot::Dark => panic!("the power is on"),

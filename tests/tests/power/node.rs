@@ -66,8 +66,9 @@ fn options(address: SocketAddr) -> Options {
 }
 
 impl Node {
-    /// Boots and waits until it serves, on a listener that outlives it.
-    pub(crate) fn boot(machine: &Machine, listener: &TcpListener) -> Boot {
+    /// Boots and waits until it serves, on a listener that outlives it. Nobody
+    /// waits for partitions of a bookie that has lost something, now or `before`.
+    pub(crate) fn boot(machine: &Machine, listener: &TcpListener, lost_before: bool) -> Boot {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
             .thread_name("node")
@@ -84,8 +85,7 @@ impl Node {
             let broker = std::sync::Arc::clone(&server.broker);
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
             tokio::spawn(async move { broker.serve(listener).await });
-            if server.bookie.is_damaged() {
-                // What lost something is never taken over: nobody waits for it.
+            if lost_before || server.bookie.is_damaged() {
                 _ = tokio::time::timeout(LITTLE_PATIENCE, server.broker.wait_ready()).await;
             } else {
                 server.broker.wait_ready().await;

@@ -17,6 +17,8 @@ pub(crate) struct World {
     /// Outlives the process: who connects meanwhile waits.
     listener: TcpListener,
     pub(crate) load: Load,
+    /// Whether the bookie has lost something.
+    pub(crate) lost: bool,
     /// Power cuts so far, and those of them during a boot.
     pub(crate) cuts: u32,
     pub(crate) boot_cuts: u32,
@@ -36,6 +38,7 @@ impl World {
             machine: Machine::new(seed),
             listener,
             load,
+            lost: false,
             cuts: 0,
             boot_cuts: 0,
             boot_operations: 0,
@@ -67,7 +70,10 @@ impl World {
     }
 
     pub(crate) fn try_boot(&mut self) -> Boot {
-        let booted = Node::boot(&self.machine, &self.listener);
+        let booted = Node::boot(&self.machine, &self.listener, self.lost);
+        if let Boot::Ready(node) = &booted {
+            self.lost |= node.bookie_says_damaged();
+        }
         self.boot_operations = self.machine.spent();
         booted
     }

@@ -343,7 +343,10 @@ impl Recovery {
         }
         self.fence_silent(actions);
         match self.end(actions) {
-            Ok(Some(end)) => self.fill(end, actions),
+            Ok(Some(end)) => {
+                self.blocked.take_if(|blocked| !matches!(blocked, Blocked::Holders { .. }));
+                self.fill(end, actions);
+            }
             Ok(None) => {}
             Err(blocked) => self.block(blocked, actions),
         }
@@ -478,6 +481,7 @@ impl Recovery {
         let needed = self.view.ensemble.ack_quorum();
         let coming = self.replicas.iter().filter(|replica| replica.is_copying(end)).count();
         if holders + coming >= needed {
+            self.blocked = None;
             return;
         }
         let since = *self.lacking_since.get_or_insert(self.now);

@@ -392,6 +392,18 @@ impl World {
         self.say(line);
     }
 
+    /// What its recovery cannot go on without.
+    pub(crate) fn show_wait(&mut self, broker: usize) {
+        let Broker { name, role, .. } = &self.brokers[broker];
+        let waits = match role {
+            Role::Recovering(recovery) => recovery.blocked().map(ToString::to_string),
+            _ => None,
+        };
+        let (name, waits) = (name.clone(), waits.unwrap_or_else(|| "nothing".to_owned()));
+        let waits = self.with_names(&waits);
+        self.say(format!("{name} waits for: {waits}"));
+    }
+
     fn act_recovery(&mut self, broker: usize, actions: Vec<recovery::Action>) {
         let name = self.brokers[broker].name.clone();
         let mut sends: Vec<(usize, Append)> = Vec::new();

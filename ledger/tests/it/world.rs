@@ -124,6 +124,10 @@ impl World {
             }
             ["loss", "is", "expected"] => self.loss_expected = true,
             ["show", "chain"] => self.show_chain(),
+            ["show", "what", broker, "waits", "for"] => {
+                let broker = self.broker(broker)?;
+                self.show_wait(broker);
+            }
             ["break", broker, bookie] => {
                 let link = self.link_named(broker, bookie)?;
                 self.break_link(link);

@@ -9,5 +9,5 @@ pub mod process;
 pub mod storage;
 
 pub use error::Error;
-pub use process::{Options, Standalone};
+pub use process::{DiskFailed, Options, Standalone};
 pub use storage::Storage;

@@ -13,9 +13,10 @@ use quire_metadata::key::Keys;
 use quire_metadata::operation::{self, Outcome};
 use quire_metadata::operations::bootstrap::Bootstrap;
 use quire_metadata::process::Process;
-use quire_metadata::store::Store;
+use quire_metadata::store::{Store, StoreError};
 use quire_metadata::view;
 use quire_proto::id::{ClusterId, Nonce};
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use crate::standalone::{Error, Storage};
@@ -47,6 +48,19 @@ pub struct Standalone {
     controller: Controller,
     /// The metadata.
     pub store: Arc<dyn Store>,
+    metadata_failure: watch::Receiver<Option<StoreError>>,
+}
+
+/// The disk failed under a part that was running: nothing may be acknowledged
+/// or synced any more, and the next start finds out what is there.
+#[derive(Debug, thiserror::Error)]
+pub enum DiskFailed {
+    /// Under the log.
+    #[error("the bookie stopped: {0}")]
+    Bookie(Arc<quire_bookie::Error>),
+    /// Under the metadata.
+    #[error("the metadata store stopped: {0}")]
+    Metadata(StoreError),
 }
 
 impl Standalone {
@@ -63,6 +77,7 @@ impl Standalone {
         let keys = Keys::new(&cluster)?;
         // This run, as the controller's election names it.
         let process = Process { broker: broker.id.parse()?, nonce: Nonce(Uuid::new_v4()) };
+        let metadata_failure = store.failure();
         let store: Arc<dyn Store> = Arc::new(store);
         join_cluster(store.as_ref(), &keys).await?;
         check_bookie(store.as_ref(), &keys, &directory).await?;
@@ -72,7 +87,24 @@ impl Standalone {
         let broker = Broker::start(broker, Arc::clone(&store), Arc::clone(&connector)).await?;
         let controller = quire_controller::Options::new(keys, process);
         let controller = Controller::start(controller, Arc::clone(&store), connector)?;
-        Ok(Self { bookie, broker: Arc::new(broker), controller, store })
+        Ok(Self { bookie, broker: Arc::new(broker), controller, store, metadata_failure })
+    }
+
+    /// Waits until the disk has failed under a part: the process must exit with
+    /// an error (L5). Pending as long as all is well. Cancel-safe.
+    pub async fn failed(&self) -> DiskFailed {
+        let mut metadata = self.metadata_failure.clone();
+        let metadata = async {
+            match metadata.wait_for(Option::is_some).await.map(|failure| failure.clone()) {
+                Ok(Some(failure)) => failure,
+                // It was closed.
+                _ => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            error = self.bookie.failed() => DiskFailed::Bookie(error),
+            error = metadata => DiskFailed::Metadata(error),
+        }
     }
 
     /// Hands over, writes what was accepted, closes the files.

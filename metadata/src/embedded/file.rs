@@ -19,7 +19,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::stream::BoxStream;
 use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
 
 use crate::embedded::shared::Shared;
 use crate::embedded::state::{Change, Retention, Stage, State};
@@ -85,6 +85,22 @@ pub enum OpenError {
     },
 }
 
+impl OpenError {
+    /// What the system said, when it was an operation on the disk that failed
+    /// and not what the file holds.
+    #[must_use]
+    pub fn io_kind(&self) -> Option<io::ErrorKind> {
+        match self {
+            Self::Io { source, .. } => Some(source.kind()),
+            Self::File { source, .. } => match &**source {
+                redb::Error::Io(source) => Some(source.kind()),
+                _ => None,
+            },
+            Self::InUse(_) | Self::Format { .. } | Self::Damaged { .. } => None,
+        }
+    }
+}
+
 /// The store in one local file. Dropping it waits until what was begun is
 /// durable, and closes the file.
 #[derive(Debug)]
@@ -93,6 +109,7 @@ pub struct EmbeddedStore {
     clock: Instant,
     room: Arc<Semaphore>,
     requests: Option<SyncSender<Request>>,
+    failure: watch::Receiver<Option<StoreError>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -145,13 +162,22 @@ impl EmbeddedStore {
         let shared = Shared::new(state);
         let clock = Instant::now();
         let (requests, inbox) = sync_channel(QUEUE);
-        let writer = Writer { database, shared: Arc::clone(&shared), clock, inbox };
+        let (failed, failure) = watch::channel(None);
+        let writer = Writer { database, shared: Arc::clone(&shared), clock, inbox, failed };
         let thread = std::thread::Builder::new()
             .name("metadata".to_owned())
             .spawn(move || writer.run())
             .map_err(|source| OpenError::Io { path: path.to_owned(), source })?;
         let room = Arc::new(Semaphore::new(QUEUE));
-        Ok(Self { shared, clock, room, requests: Some(requests), thread: Mutex::new(Some(thread)) })
+        let thread = Mutex::new(Some(thread));
+        Ok(Self { shared, clock, room, requests: Some(requests), failure, thread })
+    }
+
+    /// Why the file can be written no longer, from when that is so: the process
+    /// must exit with an error, and the next start finds out what is there.
+    #[must_use]
+    pub fn failure(&self) -> watch::Receiver<Option<StoreError>> {
+        self.failure.clone()
     }
 
     async fn ask<T>(&self, request: impl FnOnce(Reply<T>) -> Ask) -> Result<T, StoreError> {
@@ -248,6 +274,7 @@ struct Writer {
     shared: Arc<Shared>,
     clock: Instant,
     inbox: Receiver<Request>,
+    failed: watch::Sender<Option<StoreError>>,
 }
 
 impl Writer {
@@ -316,6 +343,7 @@ impl Writer {
     fn refuse(&self, error: &StoreError) {
         tracing::error!(%error, "the metadata store refuses everything until it is opened anew");
         self.shared.stop(REFUSED);
+        self.failed.send_replace(Some(error.clone()));
         while let Ok(Request { ask, _permit }) = self.inbox.recv() {
             let unavailable = StoreError::Unavailable(REFUSED.to_owned());
             match ask {

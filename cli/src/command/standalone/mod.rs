@@ -53,12 +53,9 @@ pub(crate) async fn run(arguments: &Standalone, common: &Common) -> Result<(), F
     let ended = tokio::select! {
         said = said => said,
         () = interrupted.cancelled() => Ok(()),
-        why = server.bookie.failed() => {
-            // Nothing may be acknowledged or synced any more: leave at once, and
-            // let the next start find out what is there.
-            return Err(Failure::new(Exit::Storage, anyhow::anyhow!("the bookie stopped: {why}"))
-                .remedy("see to the disk, then start again: what was acknowledged is replayed from the log"));
-        }
+        // Leave at once.
+        failed = server.failed() => return Err(Failure::new(Exit::Storage, failed)
+            .remedy("see to the disk, and whether it is full, then start again: what was acknowledged is there")),
         served = &mut grpc => Err(part_ended("gRPC", served.map(|served| served.err()))),
         served = &mut http => Err(part_ended("HTTP", served.map(|served| served.err()))),
     };

@@ -1,5 +1,6 @@
 //! The server that the arguments ask for, and how it is.
 
+use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -74,11 +75,34 @@ fn failure(arguments: &Standalone, error: Error) -> Failure {
             Failure::message(Exit::CannotStart, cause)
                 .remedy("stop that process, or choose another directory with --data")
         }
-        Error::Bookie(quire_bookie::Error::Disk { .. }) => Failure::new(Exit::Storage, error),
-        Error::Metadata(_) | Error::BookieMissing { .. } => Failure::new(Exit::CannotStart, error)
+        Error::Bookie(quire_bookie::Error::Disk { ref source, .. }) => {
+            let remedy = disk_remedy(source.kind());
+            Failure::new(Exit::Storage, error).remedy(remedy)
+        }
+        Error::Metadata(ref metadata) if metadata.io_kind().is_some() => {
+            let remedy = metadata.io_kind().map_or("", disk_remedy);
+            Failure::new(Exit::Storage, error).remedy(remedy)
+        }
+        Error::Metadata(_)
+        | Error::BookieMissing { .. }
+        | Error::Bookie(quire_bookie::Error::Malformed { .. }) => Failure::new(Exit::CannotStart, error)
             .remedy("restore the whole data directory from a backup, or begin anew with an empty one"),
         // These say themselves what to do.
         error => Failure::new(Exit::CannotStart, error),
+    }
+}
+
+/// Nothing is lost by an operation that failed: the same directory serves when
+/// the disk does.
+const fn disk_remedy(kind: io::ErrorKind) -> &'static str {
+    match kind {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "free space on the disk of --data, then start again: nothing is lost"
+        }
+        io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::PermissionDenied => {
+            "make --data writable, then start again: nothing is lost"
+        }
+        _ => "see to the disk of --data, then start again",
     }
 }
 

@@ -74,6 +74,14 @@ pub enum NoLedger {
     Store(#[from] StoreError),
 }
 
+/// A bookie that did not create a ledger.
+struct NotCreated {
+    bookie: BookieId,
+    cause: String,
+    /// Because its disk is full.
+    is_full: bool,
+}
+
 #[derive(Debug)]
 struct Block {
     held: Arc<HeldBlock>,
@@ -204,10 +212,15 @@ impl LedgerPool {
     async fn create(&self, target: Target) -> Result<Spare, NoLedger> {
         let mut avoid: Vec<BookieId> = Vec::new();
         let mut refused = String::new();
+        // A bookie's registration tells later that its disk is full.
+        let mut full = 0;
         for _ in 0..ATTEMPTS {
             let ensemble = match self.choose(target, &avoid) {
                 Ok(ensemble) => ensemble,
                 Err(error) if refused.is_empty() => return Err(error),
+                Err(_) if full == avoid.len() => {
+                    return Err(NoLedger::Full { full, needed: target.ack_quorum as usize });
+                }
                 Err(_) => break,
             };
             let (ledger, block) = self.draw().await?;
@@ -215,9 +228,10 @@ impl LedgerPool {
             if failed.is_empty() {
                 return Ok(Spare { ledger, ensemble, block });
             }
-            for (bookie, cause) in failed {
+            for NotCreated { bookie, cause, is_full } in failed {
                 tracing::warn!(%ledger, %bookie, cause, "a bookie did not create a ledger");
                 refused = format!("bookie {bookie}: {cause}");
+                full += usize::from(is_full);
                 avoid.push(bookie);
             }
         }
@@ -250,7 +264,7 @@ impl LedgerPool {
     }
 
     /// Asks all bookies at once; tells which did not create it, and why.
-    async fn create_on(&self, ledger: LedgerId, replicas: &[BookieId]) -> Vec<(BookieId, String)> {
+    async fn create_on(&self, ledger: LedgerId, replicas: &[BookieId]) -> Vec<NotCreated> {
         let creator = self.context.process.nonce;
         let asked = replicas.iter().map(|&bookie| async move {
             let answer = self.context.bookies.call(bookie, Request::Create { ledger, creator }).await;
@@ -265,10 +279,13 @@ impl LedgerPool {
                     if let Refusal::Marked(below) = refusal {
                         self.drop_below(below);
                     }
-                    Some((bookie, refusal.to_string()))
+                    let is_full = matches!(refusal, Refusal::ReadOnly);
+                    Some(NotCreated { bookie, cause: refusal.to_string(), is_full })
                 }
-                Ok(other) => Some((bookie, format!("it answered {other:?}"))),
-                Err(error) => Some((bookie, error.cause)),
+                Ok(other) => {
+                    Some(NotCreated { bookie, cause: format!("it answered {other:?}"), is_full: false })
+                }
+                Err(error) => Some(NotCreated { bookie, cause: error.cause, is_full: false }),
             })
             .collect()
     }

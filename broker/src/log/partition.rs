@@ -133,6 +133,7 @@ impl PartitionLog {
         let mut state = self.lock();
         state.standing = Standing::Recovering;
         state.epoch = epoch;
+        state.stuck = None;
         state.latest = segments.last().map_or(Offset::default(), |last| last.next_offset).max(state.latest);
         state.segments = segments;
         drop(state);
@@ -144,6 +145,7 @@ impl PartitionLog {
         let mut state = self.lock();
         state.standing = Standing::Leading;
         state.epoch = epoch;
+        state.stuck = None;
         state.segments = segments;
         if state.latest != next_offset {
             state.tail.clear();
@@ -157,6 +159,7 @@ impl PartitionLog {
     pub fn stopped(&self, standing: Standing) {
         let mut state = self.lock();
         state.standing = standing;
+        state.stuck = None;
         state.tail.clear();
         drop(state);
         self.waiters.wake();
@@ -386,9 +389,11 @@ mod tests {
         let sealed = segment(1, 0, 3, &[1]);
         let led = |end| vec![sealed.clone(), segment(2, 3, end, &[1])];
         log.leading(Epoch(1), led(2), Offset(5));
+        log.set_stuck(Some("all disks are full".to_owned()));
         log.stopped(Standing::Deposed);
         // Nothing is known of the last ledger until it is recovered.
         log.recovering(Epoch(2), led(0));
+        assert_eq!(log.stuck(), None, "what it was is of another leadership");
         assert_eq!(log.known_bounds().latest, Offset(5), "it never goes back");
         let find = |offset| log.find(Offset(offset), 1, &mut Batches::default());
         assert!(matches!(find(2), Ok(Found::Cold(segment)) if segment == sealed));

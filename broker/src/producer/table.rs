@@ -13,9 +13,17 @@ use quire_proto::batch::UNRESOLVED_MAX;
 use quire_proto::id::Offset;
 use smallvec::SmallVec;
 
-/// Producers that are remembered of one partition. Beyond it those that wrote
-/// longest ago are forgotten.
+/// Producers that are remembered of one partition. Beyond it those are
+/// forgotten that have been silent for [`KEPT_FOR`], and while there are none
+/// a producer that is not known is refused.
 pub const PRODUCERS_MAX: usize = 65_536;
+
+/// A producer that wrote within this time is not forgotten: it may send again
+/// what it has no answer to. Longer than clients try.
+pub const KEPT_FOR: Duration = Duration::from_secs(15 * 60);
+
+/// Between two searches for silent producers in a full table, milliseconds.
+const SEARCH_EVERY_MS: i64 = 1_000;
 
 /// A batch of an idempotent producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +54,8 @@ pub enum Verdict {
     OutOfOrder { expected: i32 },
     /// A newer epoch of this producer wrote.
     Fenced { current: i16 },
+    /// The producer is not known, and no other can be forgotten for it.
+    TooManyProducers,
 }
 
 /// One remembered batch.
@@ -132,13 +142,15 @@ pub struct Producers {
     /// Only producers that have something pending; what is here hides what is
     /// in `committed`.
     pending: HashMap<i64, Pending>,
+    /// There was nobody to forget: not searched again before.
+    full_until_ms: i64,
 }
 
 impl Producers {
     /// The state that a snapshot or the entries below told, nothing pending.
     #[must_use]
     pub fn of(committed: HashMap<i64, Producer>) -> Self {
-        Self { committed, pending: HashMap::new() }
+        Self { committed, ..Self::default() }
     }
 
     /// Committed state: what a snapshot holds.
@@ -157,14 +169,32 @@ impl Producers {
 
     /// What this batch is, everything pending counted in. A producer that is
     /// not known, or was not heard of for `expiry`, may begin at any number.
-    pub fn judge(&self, append: &Append, now_ms: i64, expiry: Duration) -> Verdict {
+    pub fn judge(&mut self, append: &Append, now_ms: i64, expiry: Duration) -> Verdict {
         if let Some(pending) = self.pending.get(&append.producer_id) {
             return pending.producer.judge(append);
         }
         match self.committed.get(&append.producer_id) {
-            Some(producer) if !is_expired(producer, now_ms, expiry) => producer.judge(append),
-            _ => Verdict::New,
+            Some(producer) if !is_expired(producer, now_ms, expiry) => return producer.judge(append),
+            Some(_) => return Verdict::New,
+            None => {}
         }
+        if self.is_full(now_ms) { Verdict::TooManyProducers } else { Verdict::New }
+    }
+
+    /// Whether there is no room for another producer, even after forgetting.
+    fn is_full(&mut self, now_ms: i64) -> bool {
+        if self.committed.len() + self.pending.len() < PRODUCERS_MAX {
+            return false;
+        }
+        let fresh = self.pending.keys().filter(|id| !self.committed.contains_key(id)).count();
+        let full = |committed: usize| committed + fresh >= PRODUCERS_MAX;
+        if full(self.committed.len()) && now_ms >= self.full_until_ms {
+            let pending = &self.pending;
+            self.committed
+                .retain(|id, producer| pending.contains_key(id) || !is_expired(producer, now_ms, KEPT_FOR));
+            self.full_until_ms = now_ms + SEARCH_EVERY_MS;
+        }
+        full(self.committed.len())
     }
 
     /// A batch that was judged new goes on its way.
@@ -208,8 +238,8 @@ impl Producers {
         self.committed.retain(|_, producer| !is_expired(producer, now_ms, expiry));
     }
 
-    /// A tenth at once, so that a crowd of new producers does not pay for a
-    /// search each.
+    /// Brokers whose clocks differ may have admitted too many. A tenth at once, so
+    /// that they do not pay for a search each.
     fn forget_oldest(&mut self) {
         let mut ages: Vec<i64> = self.committed.values().map(|producer| producer.appended_ms).collect();
         let (_, cut, _) = ages.select_nth_unstable(PRODUCERS_MAX / 10);
@@ -292,6 +322,26 @@ mod tests {
         let mut producers = Producers::default();
         write(&mut producers, &batch(0, i32::MAX - 1, 3), 0);
         assert_eq!(producers.judge(&batch(0, 1, 1), 3, DAY), Verdict::New);
+    }
+
+    #[test]
+    fn a_crowd_is_refused_until_some_are_silent() {
+        let mut producers = Producers::default();
+        let first = |id| Append { producer_id: id, ..batch(0, 0, 1) };
+        for id in 0..PRODUCERS_MAX as i64 {
+            assert_eq!(producers.judge(&first(id), 0, DAY), Verdict::New);
+            producers.append(&first(id), Offset(id as u64), Offset(id as u64), id % 2);
+            producers.commit(&first(id), Offset(id as u64), Offset(id as u64), id % 2);
+        }
+        let stranger = first(-1);
+        let kept_for = i64::try_from(KEPT_FOR.as_millis()).unwrap();
+        for now_ms in [1, 2_000, kept_for] {
+            assert_eq!(producers.judge(&stranger, now_ms, DAY), Verdict::TooManyProducers);
+            let known = Verdict::Duplicate { base_offset: Offset(0), last_offset: Offset(0) };
+            assert_eq!(producers.judge(&first(0), now_ms, DAY), known, "nobody is forgotten");
+        }
+        assert_eq!(producers.judge(&stranger, kept_for + 1_001, DAY), Verdict::New);
+        assert_eq!(producers.committed().len(), 0, "all are silent by now");
     }
 
     #[test]

@@ -133,11 +133,13 @@ impl Door {
     ) -> Result<v1::RecoverLedgerResponse, Failure> {
         let ledger = self.ledger(id).await?;
         let place = self.place(&ledger);
+        let is_led = place.as_ref().is_some_and(|(log, _)| log.check_led().is_ok());
         let is_settled = place.as_ref().is_none_or(|(log, _)| log.standing().0 != Standing::Recovering);
         let waiting = place.and_then(|(log, patience)| Some((patience.waiting()?, log, patience)));
         let (loss, log, patience) = match waiting {
             Some((waiting, log, patience)) if waiting.ledger() == id => (waiting.to_string(), log, patience),
-            _ if ledger.sealed().is_some() && is_settled => {
+            // It is written, or nothing waits for it.
+            _ if is_led || ledger.sealed().is_some() && is_settled => {
                 let ledger = Some(self.public(&ledger));
                 return Ok(v1::RecoverLedgerResponse { ledger, loss: String::new() });
             }
@@ -153,9 +155,7 @@ impl Door {
             _ => {
                 return Err(Failure::new(
                     ErrorReason::NotReady,
-                    format!(
-                        "ledger {id} needs no such recovery: it is written or being recovered without loss"
-                    ),
+                    format!("ledger {id} is being recovered, without loss so far: try again"),
                 ));
             }
         };

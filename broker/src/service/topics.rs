@@ -122,18 +122,17 @@ impl Door {
         let name = topic.name.clone();
         let operation = CreateTopic { topic };
         let outcome = self.context.settle(&operation).await;
-        match outcome.map_err(|error| failure::metadata("creating the topic", &error))? {
-            Outcome::Done(_) => {}
+        let created = match outcome.map_err(|error| failure::metadata("creating the topic", &error))? {
+            Outcome::Done(created) => created,
             Outcome::Lost(TopicExists(_)) => {
                 return Err(Failure::new(ErrorReason::TopicAlreadyExists, format!("topic {name} exists")));
             }
-        }
+        };
         tracing::info!(topic = %name, "created");
-        let entry = self.wait_for(|door| door.led(name.as_str())).await;
-        entry.map_or_else(
-            || Err(failure::not_ready(&format!("topic {name} was created but not taken over in time"), None)),
-            |entry| Ok(public(&entry)),
-        )
+        // It exists, even if its partitions take longer: an error would have it
+        // created again, in vain.
+        let led = self.wait_for(|door| door.led(name.as_str())).await;
+        Ok(public(&led.unwrap_or_else(|| Arc::new(TopicEntry::new(created)))))
     }
 
     async fn delete(&self, name: &str) -> Result<(), Failure> {

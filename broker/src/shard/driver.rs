@@ -383,9 +383,10 @@ impl Shard {
         self.with(at, |leader, now, effects| leader.ledger_ready(now, spare, age_ms, effects));
     }
 
-    /// Asks the pool, which goes on trying until there is one.
+    /// Asks the pool until there is a ledger, or nobody wants it any more.
     fn request_ledger(&self, at: usize) {
         let Some(slot) = self.slots.get(at).and_then(Option::as_ref) else { return };
+        let log = Arc::clone(slot.leader.log());
         let (partition, epoch, target) = (slot.leader.log().id, slot.leader.epoch(), slot.target);
         let (pool, inbox, context) =
             (Arc::clone(&self.pool), Arc::clone(&self.inbox), Arc::clone(&self.context));
@@ -393,7 +394,7 @@ impl Shard {
             let mut live = context.bookies.live();
             let mut backoff = Backoff::default();
             let mut told = false;
-            loop {
+            while log.standing() == (Standing::Leading, epoch) {
                 match pool.take(target).await {
                     Ok(spare) => return inbox.control(Control::Ledger { partition, epoch, target, spare }),
                     Err(cause) if !told => {

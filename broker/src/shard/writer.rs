@@ -19,6 +19,7 @@ use crate::call::{Placed, Reply};
 use crate::entry::{EntryBuilder, EntryHeader, Line};
 use crate::failure::{self, Failure};
 use crate::log::{PartitionLog, StoredEntry};
+use crate::producer::table::{KEPT_FOR, PRODUCERS_MAX};
 use crate::producer::{Append, Producers, Snapshot, Verdict};
 use crate::shard::piece::{Acks, Piece};
 
@@ -140,6 +141,7 @@ impl PartitionWriter {
                     return reply.end(Err(self.out_of_order(&batch, expected)));
                 }
                 Verdict::Fenced { current } => return reply.end(Err(self.fenced(&batch, current))),
+                Verdict::TooManyProducers => return reply.end(Err(self.too_many_producers())),
             };
             first.get_or_insert(base_offset);
             last = last_offset;
@@ -281,7 +283,7 @@ impl PartitionWriter {
         self.pending.len()
     }
 
-    fn judge(&self, batch: &Batch, now_ms: i64) -> Verdict {
+    fn judge(&mut self, batch: &Batch, now_ms: i64) -> Verdict {
         match append_of(batch) {
             Some(append) => self.producers.judge(&append, now_ms, self.producer_expiry),
             None => Verdict::New,
@@ -365,6 +367,17 @@ impl PartitionWriter {
                 self.log.name(),
                 header.producer_id,
                 header.base_sequence
+            ),
+        )
+    }
+
+    fn too_many_producers(&self) -> Failure {
+        let (name, minutes) = (self.log.name(), KEPT_FOR.as_secs() / 60);
+        Failure::new(
+            ErrorReason::Overloaded,
+            format!(
+                "{name}: {PRODUCERS_MAX} idempotent producers wrote to the partition in the last {minutes} \
+                 minutes, and no more are told apart: keep producers open and use them again"
             ),
         )
     }

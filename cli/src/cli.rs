@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-use crate::value::{ByteSize, ConfigPair, Delimiter, Position};
+use crate::value::{ByteSize, ConfigPair, Delimiter, Position, host_and_port, record_size};
 
 /// The default address of the public gRPC door.
 pub(crate) const DEFAULT_GRPC: &str = "127.0.0.1:9650";
@@ -98,7 +98,7 @@ pub(crate) struct Standalone {
     #[arg(long, value_name = "ADDR", default_value = DEFAULT_HTTP)]
     pub(crate) http: String,
     /// The gRPC address that clients are told, if it is not the one above
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = host_and_port)]
     pub(crate) advertise: Option<String>,
     /// Name of the cluster; the data directory belongs to one
     #[arg(long, value_name = "NAME", default_value = "quire")]
@@ -368,7 +368,7 @@ pub(crate) struct BenchTopic {
 #[derive(Debug, Args)]
 pub(crate) struct BenchLoad {
     /// Bytes of each value
-    #[arg(long, value_name = "BYTES", default_value = "1KiB")]
+    #[arg(long, value_name = "BYTES", default_value = "1KiB", value_parser = record_size)]
     pub(crate) size: ByteSize,
     /// Random bits in each byte of a value: 8 cannot be compressed, 0 is all zeros
     #[arg(long, value_name = "BITS", default_value_t = 8, value_parser = clap::value_parser!(u8).range(0..=8))]
@@ -393,7 +393,7 @@ pub(crate) struct BenchConsume {
     #[command(flatten)]
     pub(crate) topic: BenchTopic,
     /// Bytes of each value that is written where the topic holds too few records
-    #[arg(long, value_name = "BYTES", default_value = "1KiB")]
+    #[arg(long, value_name = "BYTES", default_value = "1KiB", value_parser = record_size)]
     pub(crate) size: ByteSize,
 }
 

@@ -177,7 +177,7 @@ impl Connections {
     fn endpoint(&self, address: &str) -> Result<Endpoint, Error> {
         let invalid = || Error::Invalid(format!("{address:?} is not an address: write host:port"));
         let (host, port) = address.rsplit_once(':').ok_or_else(invalid)?;
-        if host.is_empty() || port.parse::<u16>().is_err() {
+        if host.is_empty() || host.contains('/') || port.parse::<u16>().is_err() {
             return Err(invalid());
         }
         let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|_| invalid())?;

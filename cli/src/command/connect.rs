@@ -84,7 +84,7 @@ const fn by_reason(reason: ErrorReason) -> &'static str {
         R::NotLeader | R::NotReady => {
             "try again: the partition is being taken over; the server's log says what that waits for"
         }
-        R::NotEnoughBookies => "start more bookies, then try again",
+        R::NotEnoughBookies => "start more bookies, or those that are away, then try again",
         R::StorageFull => "free space on the bookies' disks; they take writes again by themselves",
         R::Overloaded => "try again, or send less at once",
         R::MetadataUnavailable => "see to the metadata store, then try again",

@@ -35,7 +35,8 @@ async fn recover(arguments: &LedgerRecover, common: &Common) -> Result<(), Failu
     let admin = connect::admin(common).await?;
     let loss = match admin.recover_ledger(id, false).await {
         Ok((ledger, _)) => {
-            output::note(format_args!("ledger {id} is sealed: there is nothing to recover"));
+            let state = if ledger.state() == v1::LedgerState::Sealed { "sealed" } else { "being written" };
+            output::note(format_args!("ledger {id} is {state}: there is nothing to recover"));
             return emit_recovery(common, ledger, String::new());
         }
         Err(error) if error.reason() == Some(ErrorReason::AcceptLossRequired) => error,

@@ -47,6 +47,15 @@ impl FromStr for ByteSize {
     }
 }
 
+/// No batch, and so no record, is larger.
+const RECORD_MAX: ByteSize = ByteSize(32 << 20);
+
+/// The size of a record's value.
+pub(crate) fn record_size(text: &str) -> Result<ByteSize, String> {
+    let size: ByteSize = text.parse()?;
+    if size.0 > RECORD_MAX.0 { Err(format!("a record has at most {RECORD_MAX}")) } else { Ok(size) }
+}
+
 impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = UNITS[..4].iter().rev().find(|(_, unit)| self.0 >= *unit && self.0.is_multiple_of(*unit));
@@ -78,6 +87,12 @@ mod tests {
         check("-1", Err(()));
         check("1.5MiB", Err(()));
         check("99999999TiB", Err(()));
+    }
+
+    #[test]
+    fn a_record_has_a_limit() {
+        assert!(record_size("32MiB").is_ok());
+        assert!(record_size("18446744073709551615").is_err());
     }
 
     #[test]

@@ -396,7 +396,7 @@ async fn an_address_that_nobody_serves_is_named() {
     assert!(matches!(error, Error::Connect { .. }));
     let text = error.to_string();
     assert!(text.contains("127.0.0.1:1") && text.contains("refused") && text.contains("check"), "{text}");
-    for wrong in ["nonsense", "host:port", ":9650", "host:99999"] {
+    for wrong in ["nonsense", "host:port", ":9650", "host:99999", "http://host:9650"] {
         let error = Client::connect([wrong]).await.unwrap_err();
         assert!(matches!(error, Error::Invalid(_)), "{wrong}: {error}");
     }

@@ -16,8 +16,8 @@ use super::random::Random;
 use super::scheduler::Micros;
 
 /// Batches of a producer from the first that is not acknowledged on.
-#[expect(clippy::cast_possible_truncation, reason = "it is sixteen")]
-pub const WINDOW: u32 = UNRESOLVED_MAX as u32;
+pub const WINDOW: u32 = 16;
+const _: () = assert!(WINDOW as usize == UNRESOLVED_MAX);
 
 /// A producer hears nothing for this long: it connects anew.
 pub const PATIENCE: Micros = 600_000;

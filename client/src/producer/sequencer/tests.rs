@@ -333,7 +333,7 @@ fn at_most_the_window_is_unresolved() {
     world.take(Step::Handle(Fault::None));
     world.take(Step::Deliver);
     world.take(Step::Push(1));
-    assert_eq!(world.pushed.len(), 1 + 6);
+    assert_eq!(world.pushed.len(), 2 + UNRESOLVED_MAX);
 }
 
 #[test]

@@ -59,8 +59,8 @@ impl Slice {
     ///
     /// # Errors
     /// When the first batch cannot be read.
-    fn into_messages(self) -> Result<Self, Failure> {
-        let (messages, next) = plain::messages(self.batches.into_bytes(), self.from, self.next)?;
+    fn into_messages(self, left: &mut usize) -> Result<Self, Failure> {
+        let (messages, next) = plain::messages(self.batches.into_bytes(), self.from, self.next, left)?;
         Ok(Self { next, batches: Batches::default(), messages, ..self })
     }
 }
@@ -107,10 +107,11 @@ impl Fetched {
         self.outcome.as_ref().is_err_and(|failure| failure.reason != ErrorReason::NotReady)
     }
 
-    /// With plain messages instead of batches.
+    /// With plain messages instead of batches. `left` is what the answer may
+    /// still take, of [`plain::BYTES_MAX`].
     #[must_use]
-    pub fn into_plain(self) -> Self {
-        Self { outcome: self.outcome.and_then(Slice::into_messages), ..self }
+    pub fn into_plain(self, left: &mut usize) -> Self {
+        Self { outcome: self.outcome.and_then(|slice| slice.into_messages(left)), ..self }
     }
 
     /// As the client gets it, but for the batches.
@@ -141,7 +142,8 @@ impl Fetched {
 }
 
 impl Door {
-    /// Fetches, waiting for `min_bytes` at most as long as the request says.
+    /// Fetches, waiting for `min_bytes` at most as long as the request says. Plain
+    /// messages are up to the caller: [`plain::convert`].
     ///
     /// # Errors
     /// When the request as a whole is wrong; failures of partitions are in
@@ -163,7 +165,7 @@ impl Door {
         let fetched = self.fetch_until(&positions, min_bytes, max_bytes, wait).await;
         let bytes: usize = fetched.iter().map(Fetched::bytes).sum();
         metrics::counter!("quire_broker_fetch_bytes_total").increment(bytes as u64);
-        Ok(if request.plain { fetched.into_iter().map(Fetched::into_plain).collect() } else { fetched })
+        Ok(fetched)
     }
 
     async fn fetch_until(

@@ -6,16 +6,25 @@ use quire_proto::id::Offset;
 use quire_proto::v1::{self, ErrorReason};
 
 use crate::failure::Failure;
+use crate::service::fetch::Fetched;
 
-/// An answer has at most this many bytes of messages, but for those of its
-/// first batch.
-const BYTES_MAX: usize = 8 << 20;
+/// An answer has at most this many bytes of messages, of all its partitions, but
+/// for those of the batch that goes beyond.
+pub const BYTES_MAX: usize = 8 << 20;
 
 /// One batch may become at most this large.
 const BATCH_BYTES_MAX: usize = 64 << 20;
 
+/// Results with plain messages instead of batches.
+#[must_use]
+pub fn convert(fetched: Vec<Fetched>) -> Vec<Fetched> {
+    let mut left = BYTES_MAX;
+    fetched.into_iter().map(|fetched| fetched.into_plain(&mut left)).collect()
+}
+
 /// The messages at or above `from`, and the offset to go on from: `next`, or
 /// where it was cut because the messages are many times larger than the batches.
+/// `left` is what the answer may still take.
 ///
 /// # Errors
 /// When the first batch cannot be read: a producer compressed it wrongly.
@@ -23,17 +32,17 @@ pub fn messages(
     batches: Bytes,
     from: Offset,
     next: Offset,
+    left: &mut usize,
 ) -> Result<(Vec<v1::FetchedMessage>, Offset), Failure> {
     let mut messages = Vec::new();
-    let mut bytes = 0;
     for batch in Batches::new(batches) {
         let batch = batch?;
         let base_offset = batch.header.base_offset;
-        if bytes >= BYTES_MAX {
-            return Ok((messages, base_offset));
+        if *left == 0 {
+            return Ok((messages, base_offset.max(from)));
         }
         match decode(&batch, from, &mut messages) {
-            Ok(decoded) => bytes += decoded,
+            Ok(decoded) => *left = left.saturating_sub(decoded),
             Err(_) if base_offset > from && !messages.is_empty() => return Ok((messages, base_offset)),
             Err(failure) => return Err(failure),
         }
@@ -97,5 +106,34 @@ fn message(record: Record) -> v1::FetchedMessage {
             .collect(),
         key: record.key,
         value: record.value,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use quire_proto::batch::{Builder, NO_HEADERS, Producer};
+    use quire_proto::codec::Compression;
+    use quire_proto::id::Epoch;
+
+    use super::*;
+
+    /// Five records, together 5 MiB of zeros.
+    fn batch(base_offset: u64) -> Vec<u8> {
+        let mut builder = Builder::with_capacity(1024);
+        for _ in 0..5 {
+            builder.append(0, None, Some(&[0; 1 << 20]), NO_HEADERS).unwrap();
+        }
+        let batch = builder.seal(Compression::Gzip, Producer::NONE).unwrap();
+        batch.stamp(Offset(base_offset), Epoch(1)).concat()
+    }
+
+    #[test]
+    fn an_answer_has_a_limit_over_all_its_partitions() {
+        let batches = Bytes::from([batch(0), batch(5), batch(10)].concat());
+        let mut left = BYTES_MAX;
+        let (first, next) = messages(batches.clone(), Offset(0), Offset(15), &mut left).unwrap();
+        assert_eq!((first.len(), next), (10, Offset(10)));
+        let (second, next) = messages(batches, Offset(7), Offset(15), &mut left).unwrap();
+        assert_eq!((second.len(), next), (0, Offset(7)), "nothing is left for the second");
     }
 }

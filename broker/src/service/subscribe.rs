@@ -11,7 +11,7 @@ use crate::failure::{self, Failure};
 use crate::service::Door;
 use crate::service::fetch::{Fetched, Position, Watching};
 
-/// Bytes of batches in one message.
+/// Bytes of batches, or of plain messages, in one message.
 const MESSAGE_BYTES: usize = 1 << 20;
 
 /// What one subscription has left to do.
@@ -108,6 +108,7 @@ impl Subscription {
         let fetched = self.door.collect(&self.positions, budget).await;
         let mut pushed = Vec::new();
         let mut failed = Vec::new();
+        let mut left = MESSAGE_BYTES;
         for (at, fetched) in fetched.into_iter().enumerate() {
             let waits = match &fetched.outcome {
                 Ok(slice) => slice.next == self.positions[at].offset,
@@ -116,12 +117,15 @@ impl Subscription {
             if waits {
                 continue;
             }
-            self.credit = self.credit.saturating_sub(fetched.bytes() as u64);
-            let fetched = if self.plain { fetched.into_plain() } else { fetched };
+            let bytes = fetched.bytes() as u64;
+            let fetched = if self.plain { fetched.into_plain(&mut left) } else { fetched };
             match &fetched.outcome {
+                // There was no room for it: next time.
+                Ok(slice) if slice.next == self.positions[at].offset => continue,
                 Ok(slice) => self.positions[at].offset = slice.next,
                 Err(_) => failed.push(at),
             }
+            self.credit = self.credit.saturating_sub(bytes);
             pushed.push(fetched);
         }
         for at in failed.into_iter().rev() {

@@ -24,7 +24,7 @@ fn a_failed_sync_ends_the_server_and_loses_nothing() {
         std::fs::metadata(&acked).is_ok_and(|file| file.len() > 0)
     });
 
-    let fault = SyncFault::attach(server.id(), &server.data().join("bookie"));
+    let fault = SyncFault::attach(server.id(), &files(&server.data().join("bookie")));
     let status = server.wait_end();
     drop(fault);
     assert_eq!(status.code(), Some(STORAGE), "{}", server.log());
@@ -39,15 +39,37 @@ fn a_failed_sync_ends_the_server_and_loses_nothing() {
     assert_eq!(String::from_utf8_lossy(&server.read_all("disk")), lines);
 }
 
-/// Every sync of the files in a directory fails with EIO, until dropped.
+/// A server that lived on without its metadata would serve nothing, and nobody
+/// would start it again.
+#[test]
+fn a_failed_sync_of_the_metadata_ends_the_server() {
+    let mut server = Server::start();
+    server.create_topic("before", 1);
+    let fault = SyncFault::attach(server.id(), &[server.data().join("metadata.redb")]);
+    let create = server.client(&["topic", "create", "after", "--partitions", "1"], String::new());
+    let status = server.wait_end();
+    drop(fault);
+    assert_eq!(status.code(), Some(STORAGE), "{}", server.log());
+    assert!(server.log().contains("the metadata store stopped"), "{}", server.log());
+    assert!(!server.log().contains("panicked"), "{}", server.log());
+
+    server.restart();
+    server.wait_ready();
+    // Of the topic whose sync failed it was not known whether it was created.
+    drop(create.finish());
+    server.create_topic("later", 1);
+    assert!(server.read_all("before").is_empty());
+}
+
+/// Every sync of these files fails with EIO, until dropped.
 struct SyncFault(Child);
 
 impl SyncFault {
-    fn attach(process: u32, directory: &Path) -> SyncFault {
+    fn attach(process: u32, files: &[PathBuf]) -> SyncFault {
         let mut command = Command::new("strace");
         command.args(["-f", "-qq", "-o", "/dev/null", "-p", &process.to_string()]);
         command.args(["-e", "trace=fdatasync,fsync", "-e", "inject=fdatasync,fsync:error=EIO"]);
-        for file in files(directory) {
+        for file in files {
             command.arg("-P").arg(file);
         }
         let child = command.stdin(Stdio::null()).spawn();

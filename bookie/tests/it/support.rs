@@ -95,7 +95,7 @@ pub(crate) fn published(ledger: u64) -> LedgerMetadata {
         id: LedgerId(ledger),
         owner: PartitionId::default(),
         epoch: Epoch(1),
-        replicas: Vec::new(),
+        replicas: vec![BookieId(Uuid::nil())],
         ack_quorum: 1,
         targets: Vec::new(),
         former: Vec::new(),

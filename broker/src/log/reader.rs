@@ -43,7 +43,12 @@ impl Reader {
             let step = match log.find(at, max_bytes, out) {
                 Ok(Found::Tail(next)) => return Ok(next),
                 Ok(Found::End) => return Ok(at),
-                Ok(Found::Cold(segment)) => self.read_cold(log, &segment, &mut at, max_bytes, out).await,
+                Ok(Found::Cold(segment)) => {
+                    match self.read_cold(log, &segment, &mut at, max_bytes, out).await {
+                        Err(failure) if at == offset => Err(self.with_way_on(&segment, at, failure).await),
+                        step => step,
+                    }
+                }
                 Err(failure) => Err(failure),
             };
             match step {
@@ -96,6 +101,16 @@ impl Reader {
         }
         self.cold.expect(segment.ledger, *at, entry);
         Ok(())
+    }
+
+    /// Names the next offset behind what cannot be read.
+    async fn with_way_on(&self, segment: &Segment, at: Offset, failure: Failure) -> Failure {
+        if failure.reason != ErrorReason::DataUnavailable {
+            return failure;
+        }
+        let Ok(behind) = Seek::new(&self.cold, segment).behind(at).await else { return failure };
+        let next = behind.unwrap_or(segment.next_offset);
+        Failure::new(failure.reason, format!("{}; skip it by fetching from {next}", failure.message))
     }
 
     /// The entry that holds this offset.

@@ -41,6 +41,15 @@ impl<'a> Seek<'a> {
         Ok(None)
     }
 
+    /// Where the first entry begins that is all above this offset, of those whose
+    /// headers can be read.
+    ///
+    /// # Errors
+    /// As [`Cold::heads`].
+    pub async fn behind(&self, offset: Offset) -> Result<Option<Offset>, Failure> {
+        Ok(self.first(|head| head.base_offset > offset).await?.map(|(_, head)| head.base_offset))
+    }
+
     /// The base offset of the first batch whose greatest timestamp is at or
     /// above `timestamp_ms`.
     ///

@@ -394,7 +394,11 @@ impl Shard {
             let mut live = context.bookies.live();
             let mut backoff = Backoff::default();
             let mut told = false;
-            while log.standing() == (Standing::Leading, epoch) {
+            let is_over = || match log.standing() {
+                (Standing::Deposed | Standing::Deleted, _) => true,
+                (Standing::Recovering | Standing::Leading, now) => now > epoch,
+            };
+            while !is_over() {
                 match pool.take(target).await {
                     Ok(spare) => return inbox.control(Control::Ledger { partition, epoch, target, spare }),
                     Err(cause) if !told => {

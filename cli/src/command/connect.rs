@@ -90,7 +90,9 @@ const fn by_reason(reason: ErrorReason) -> &'static str {
         R::MetadataUnavailable => "see to the metadata store, then try again",
         R::ShuttingDown => "try again when the server is back, or at another broker",
         R::OutcomeUnknown => "look whether it was done before trying again",
-        R::DataUnavailable => "quire ledger describe ID shows the copies of the ledger that it names",
+        R::DataUnavailable => {
+            "quire ledger describe ID shows the copies of the ledger that it names; --partition and --from read on behind it"
+        }
         R::Internal | R::Unspecified => "the server's log says more",
     }
 }

@@ -39,6 +39,10 @@ async fn check_with(header_is_left: bool, lost: u64, from: u64, next: Result<u64
     };
     let mut out = Batches::default();
     let read = reader.read(&log, Offset(from), 1 << 20, &mut out).await;
+    if let Err(failure) = &read {
+        let way_on = format!("fetching from {}", lost + 1);
+        assert!(failure.message.ends_with(&way_on), "{failure:?}");
+    }
     assert_eq!(read.map(|next| next.0).map_err(|failure| failure.reason), next, "{lost} is lost");
     assert_eq!(out.bytes as u64 / size, next.map_or(0, |next| next - from), "batches from {from}");
 }

@@ -2,13 +2,11 @@
 //!
 //! - [`server`]: the services on a listener.
 //! - [`topics`]: the topics.
-//! - [`door`]: fetch and subscribe without copying; [`receiving`]: requests while
-//!   they arrive; [`answer`]: what is on its way out.
+//! - [`door`]: fetch and subscribe without copying.
 //! - [`records`]: the log; its parts are [`produce`], [`produce_stream`],
 //!   [`fetch`], [`subscribe`] and [`offsets`].
 //! - [`ledgers`]: the ledgers, for operators.
 
-pub mod answer;
 pub mod door;
 pub mod fetch;
 pub mod ledgers;
@@ -16,7 +14,6 @@ pub mod offsets;
 pub mod plain;
 pub mod produce;
 pub mod produce_stream;
-pub mod receiving;
 pub mod records;
 pub mod server;
 pub mod subscribe;

@@ -3,9 +3,11 @@
 use bytes::Bytes;
 use quire_bookie::{Error, Health};
 use quire_ledger::message::{Read, Refusal, ReplicaState, Request, Response};
+use quire_metadata::id_block::{IdAllocator, IdKind};
 use quire_metadata::key::Keys;
 use quire_metadata::ledger::{LedgerMetadata, LedgerState, Sealed};
 use quire_metadata::store::{Txn, Write};
+use quire_metadata::typed::Typed;
 use quire_proto::id::{EntryId, Epoch, LedgerId};
 
 use crate::support::*;
@@ -159,6 +161,8 @@ async fn l4_a_ledger_that_was_sealed_longer_is_damage() {
         let sealed = Sealed { end: EntryId(end), complete: vec![id], ..Sealed::default() };
         let state = LedgerState::Sealed(sealed);
         put_ledger(&*store, &LedgerMetadata { replicas: vec![id], state, ..published(1) }).await;
+        let key = Keys::new(CLUSTER).unwrap().id_next(IdKind::Ledgers);
+        let _ = store.transact(Txn::default().put(key, IdAllocator { next: 101 }.encode())).await.unwrap();
         let bookie = start(dir.path(), &store).await.unwrap();
         assert_eq!(bookie.is_damaged(), is_damaged, "sealed with {end} entries");
         let (link, _ear) = connect(&bookie);

@@ -159,7 +159,6 @@ impl PartitionLog {
     pub fn stopped(&self, standing: Standing) {
         let mut state = self.lock();
         state.standing = standing;
-        state.stuck = None;
         state.tail.clear();
         drop(state);
         self.waiters.wake();

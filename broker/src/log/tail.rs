@@ -88,13 +88,19 @@ impl TailBudget {
 
     /// Drops the oldest entry of all tails. False when there is none.
     pub fn evict_oldest(&self) -> bool {
-        loop {
-            let Some(Place { partition, entry }) = self.lock().pop_front() else { return false };
+        // Held until the entry is gone: another thread that came in between would
+        // find its own not to be the oldest, and forget it.
+        let mut order = self.lock();
+        while let Some(Place { partition, entry }) = order.pop_front() {
             let (Some(partition), Some(entry)) = (partition.upgrade(), entry.upgrade()) else { continue };
             if partition.drop_from_tail(&entry) {
+                drop(order);
+                // Freed here, outside the locks.
+                drop(entry);
                 return true;
             }
         }
+        false
     }
 
     fn is_over(&self) -> bool {
@@ -148,6 +154,20 @@ mod tests {
         }
         assert_eq!(budget.used(), 3 * one);
         assert_eq!(logs.each_ref().map(|log| is_in_memory(log, 0)), [false, true]);
+    }
+
+    #[test]
+    fn threads_that_evict_at_once_forget_nothing() {
+        let (budget, log) = (TailBudget::new(usize::MAX, Memory::new(1 << 20)), log());
+        for round in 0..50 {
+            (round * 100..(round + 1) * 100).for_each(|offset| commit(&budget, &log, offset));
+            std::thread::scope(|scope| {
+                for _ in 0..4 {
+                    scope.spawn(|| while budget.evict_oldest() {});
+                }
+            });
+            assert_eq!(budget.used(), 0, "round {round}");
+        }
     }
 
     #[test]

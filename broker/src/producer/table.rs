@@ -189,9 +189,7 @@ impl Producers {
         let fresh = self.pending.keys().filter(|id| !self.committed.contains_key(id)).count();
         let full = |committed: usize| committed + fresh >= PRODUCERS_MAX;
         if full(self.committed.len()) && now_ms >= self.full_until_ms {
-            let pending = &self.pending;
-            self.committed
-                .retain(|id, producer| pending.contains_key(id) || !is_expired(producer, now_ms, KEPT_FOR));
+            self.forget_silent(now_ms);
             self.full_until_ms = now_ms + SEARCH_EVERY_MS;
         }
         full(self.committed.len())
@@ -229,7 +227,7 @@ impl Producers {
             }
         }
         if self.committed.len() > PRODUCERS_MAX {
-            self.forget_oldest();
+            self.forget_some(now_ms);
         }
     }
 
@@ -238,18 +236,23 @@ impl Producers {
         self.committed.retain(|_, producer| !is_expired(producer, now_ms, expiry));
     }
 
-    /// Brokers whose clocks differ may have admitted too many. A tenth at once, so
-    /// that they do not pay for a search each.
-    fn forget_oldest(&mut self) {
-        let mut ages: Vec<i64> = self.committed.values().map(|producer| producer.appended_ms).collect();
-        let (_, cut, _) = ages.select_nth_unstable(PRODUCERS_MAX / 10);
-        let cut = *cut;
-        let mut excess = self.committed.len() - (PRODUCERS_MAX - PRODUCERS_MAX / 10);
-        self.committed.retain(|_, producer| {
-            let forget = excess > 0 && producer.appended_ms <= cut;
-            excess -= usize::from(forget);
-            !forget
-        });
+    /// The leader that admitted these had forgotten others, which a state that is
+    /// rebuilt still has: the same go now. Only if clocks differ they are too few,
+    /// and then as many go as must, the oldest.
+    fn forget_some(&mut self, now_ms: i64) {
+        self.forget_silent(now_ms);
+        let excess = self.committed.len().saturating_sub(PRODUCERS_MAX);
+        for _ in 0..excess {
+            let oldest = self.committed.iter().min_by_key(|(_, producer)| producer.appended_ms);
+            let Some((&oldest, _)) = oldest else { return };
+            self.committed.remove(&oldest);
+        }
+    }
+
+    fn forget_silent(&mut self, now_ms: i64) {
+        let pending = &self.pending;
+        self.committed
+            .retain(|id, producer| pending.contains_key(id) || !is_expired(producer, now_ms, KEPT_FOR));
     }
 }
 
@@ -345,13 +348,27 @@ mod tests {
     }
 
     #[test]
+    fn a_rebuilt_crowd_forgets_whom_the_leader_had_forgotten() {
+        let mut producers = Producers::default();
+        let silent = PRODUCERS_MAX as i64 / 2;
+        let kept_for = i64::try_from(KEPT_FOR.as_millis()).unwrap();
+        for id in 0..=PRODUCERS_MAX as i64 {
+            let append = Append { producer_id: id, ..batch(0, 0, 1) };
+            let at = if id < silent { 0 } else { kept_for + 1 };
+            producers.commit(&append, Offset(0), Offset(0), at);
+        }
+        assert_eq!(producers.committed().len() as i64, PRODUCERS_MAX as i64 + 1 - silent);
+        assert!(producers.committed().contains_key(&silent));
+    }
+
+    #[test]
     fn a_crowd_is_bounded() {
         let mut producers = Producers::default();
         for id in 0..=PRODUCERS_MAX as i64 {
             let append = Append { producer_id: id, ..batch(0, 0, 1) };
             producers.commit(&append, Offset(0), Offset(0), id);
         }
-        assert_eq!(producers.committed().len(), PRODUCERS_MAX - PRODUCERS_MAX / 10);
+        assert_eq!(producers.committed().len(), PRODUCERS_MAX);
         assert!(!producers.committed().contains_key(&0));
         assert!(producers.committed().contains_key(&(PRODUCERS_MAX as i64)));
     }

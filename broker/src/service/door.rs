@@ -6,31 +6,31 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
-use http::{HeaderValue, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Request, Response, header};
+use http_body::Frame;
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint, key_len};
 use quire_proto::v1;
 use quire_proto::v1::log_service_server::LogServiceServer;
-use tokio::sync::{Semaphore, mpsc};
-use tonic::Status;
+use tokio::sync::mpsc;
 use tonic::body::Body;
 use tonic::codec::{Codec, Streaming};
 use tonic::server::NamedService;
+use tonic::{Code, Status};
 use tonic_prost::ProstCodec;
 use tower::Service;
 
 use crate::log::stored::Batches;
-use crate::service::answer::{Answer, PlainAnswers};
 use crate::service::fetch::Fetched;
-use crate::service::receiving::Receiving;
 use crate::service::records::Records;
-use crate::service::{Door, plain, receiving, subscribe};
+use crate::service::{Door, subscribe};
 
 const FETCH: &str = "/quire.v1.LogService/Fetch";
 const SUBSCRIBE: &str = "/quire.v1.LogService/Subscribe";
@@ -59,16 +59,13 @@ pub struct LogDoor {
     rest: LogServiceServer<Records>,
     /// Greatest request, bytes.
     limit: usize,
-    receiving: Arc<Semaphore>,
-    plain: Arc<PlainAnswers>,
 }
 
 impl LogDoor {
     /// Serves what `rest` serves.
     #[must_use]
-    pub fn new(door: Arc<Door>, rest: LogServiceServer<Records>, limit: usize) -> Self {
-        let receiving = Arc::new(Semaphore::new(receiving::BUDGET));
-        Self { door, rest, limit, receiving, plain: Arc::default() }
+    pub const fn new(door: Arc<Door>, rest: LogServiceServer<Records>, limit: usize) -> Self {
+        Self { door, rest, limit }
     }
 }
 
@@ -88,11 +85,8 @@ impl Service<Request<Body>> for LogDoor {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let plain = request.headers().get("grpc-encoding").is_none_or(|encoding| encoding == "identity");
         let (door, limit) = (Arc::clone(&self.door), self.limit);
-        let request = request.map(|body| Body::new(Receiving::new(body, Arc::clone(&self.receiving))));
         match request.uri().path() {
-            FETCH if plain => {
-                fetch(door, Arc::clone(&self.plain), request.into_body(), limit).map(Ok).boxed()
-            }
+            FETCH if plain => fetch(door, request.into_body(), limit).map(Ok).boxed(),
             SUBSCRIBE if plain => {
                 let response = start_subscription(door, request.into_body(), limit);
                 async move { Ok(response) }.boxed()
@@ -102,17 +96,16 @@ impl Service<Request<Body>> for LogDoor {
     }
 }
 
-async fn fetch(door: Arc<Door>, plain: Arc<PlainAnswers>, body: Body, limit: usize) -> Response<Body> {
+async fn fetch(door: Arc<Door>, body: Body, limit: usize) -> Response<Body> {
     let mut requests = requests::<v1::FetchRequest>(body, limit);
-    let request = match requests.message().await {
-        Ok(Some(request)) => request,
-        Ok(None) => return Status::internal("there is no request in the body").into_http(),
-        Err(status) => return status.into_http(),
+    let fetched = match requests.message().await {
+        Ok(Some(request)) => door.fetch(&request).await.map_err(Status::from),
+        Ok(None) => Err(Status::internal("there is no request in the body")),
+        Err(status) => Err(status),
     };
-    match door.fetch(&request).await {
-        Ok(fetched) if request.plain => response(plain.make(|| encode(plain::convert(fetched))).await),
+    match fetched {
         Ok(fetched) => response(Answer::of(encode(fetched))),
-        Err(failure) => Status::from(failure).into_http(),
+        Err(status) => status.into_http(),
     }
 }
 
@@ -123,7 +116,7 @@ fn start_subscription(door: Arc<Door>, body: Body, limit: usize) -> Response<Bod
     let (tx, rx) = mpsc::channel(PUSHED);
     let context = Arc::clone(&door.context);
     context.spawn(subscribe::run(door, requests(body, limit), tx));
-    response(Answer::pushed(rx, encode))
+    response(Answer { pieces: VecDeque::new(), pushed: Some(rx), trailers: Some(trailers(None)) })
 }
 
 fn requests<T: Message + Default + Send + 'static>(body: Body, limit: usize) -> Streaming<T> {
@@ -135,6 +128,68 @@ fn response(answer: Answer) -> Response<Body> {
     let mut response = Response::new(Body::new(answer));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     response
+}
+
+fn trailers(status: Option<&Status>) -> HeaderMap {
+    let mut trailers = HeaderMap::new();
+    match status {
+        None => {
+            trailers.insert("grpc-status", HeaderValue::from_static("0"));
+        }
+        Some(status) => {
+            if status.add_header(&mut trailers).is_err() {
+                let code = HeaderValue::from(Code::Internal as i32);
+                trailers.insert("grpc-status", code);
+            }
+        }
+    }
+    trailers
+}
+
+/// A response's body: one message, or those of a subscription.
+#[derive(Debug)]
+struct Answer {
+    pieces: VecDeque<Bytes>,
+    pushed: Option<mpsc::Receiver<Result<Vec<Fetched>, Status>>>,
+    /// Until they are sent.
+    trailers: Option<HeaderMap>,
+}
+
+impl Answer {
+    fn of(pieces: VecDeque<Bytes>) -> Self {
+        Self { pieces, pushed: None, trailers: Some(trailers(None)) }
+    }
+}
+
+impl http_body::Body for Answer {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        loop {
+            if let Some(piece) = self.pieces.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
+            }
+            let Some(pushed) = &mut self.pushed else {
+                return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
+            };
+            match ready!(pushed.poll_recv(cx)) {
+                Some(Ok(fetched)) => self.pieces = encode(fetched),
+                Some(Err(status)) => {
+                    self.trailers = Some(trailers(Some(&status)));
+                    self.pushed = None;
+                }
+                None => self.pushed = None,
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.trailers.is_none()
+    }
 }
 
 /// Bytes in the order they are sent; large pieces are shared.

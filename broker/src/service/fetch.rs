@@ -107,8 +107,7 @@ impl Fetched {
         self.outcome.as_ref().is_err_and(|failure| failure.reason != ErrorReason::NotReady)
     }
 
-    /// With plain messages instead of batches. `left` is what the answer may
-    /// still take, of [`plain::BYTES_MAX`].
+    /// With plain messages instead of batches, of which so many bytes are left.
     #[must_use]
     pub fn into_plain(self, left: &mut usize) -> Self {
         Self { outcome: self.outcome.and_then(|slice| slice.into_messages(left)), ..self }
@@ -142,8 +141,7 @@ impl Fetched {
 }
 
 impl Door {
-    /// Fetches, waiting for `min_bytes` at most as long as the request says. Plain
-    /// messages are up to the caller: [`plain::convert`].
+    /// Fetches, waiting for `min_bytes` at most as long as the request says.
     ///
     /// # Errors
     /// When the request as a whole is wrong; failures of partitions are in
@@ -165,7 +163,7 @@ impl Door {
         let fetched = self.fetch_until(&positions, min_bytes, max_bytes, wait).await;
         let bytes: usize = fetched.iter().map(Fetched::bytes).sum();
         metrics::counter!("quire_broker_fetch_bytes_total").increment(bytes as u64);
-        Ok(fetched)
+        Ok(if request.plain { plain::convert(fetched, plain::BYTES_MAX) } else { fetched })
     }
 
     async fn fetch_until(

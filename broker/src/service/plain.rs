@@ -15,11 +15,16 @@ pub const BYTES_MAX: usize = 8 << 20;
 /// One batch may become at most this large.
 const BATCH_BYTES_MAX: usize = 64 << 20;
 
-/// Results with plain messages instead of batches.
+/// Results with plain messages instead of batches, at most so many bytes. Whose
+/// turn is first differs from time to time, so that one that is full does not
+/// keep the others out.
 #[must_use]
-pub fn convert(fetched: Vec<Fetched>) -> Vec<Fetched> {
-    let mut left = BYTES_MAX;
-    fetched.into_iter().map(|fetched| fetched.into_plain(&mut left)).collect()
+pub fn convert(mut fetched: Vec<Fetched>, mut left: usize) -> Vec<Fetched> {
+    let first = rand::random_range(0..fetched.len().max(1));
+    fetched.rotate_left(first);
+    let mut plain: Vec<_> = fetched.into_iter().map(|fetched| fetched.into_plain(&mut left)).collect();
+    plain.rotate_right(first);
+    plain
 }
 
 /// The messages at or above `from`, and the offset to go on from: `next`, or

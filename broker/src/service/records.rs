@@ -18,7 +18,7 @@ use crate::catalog::TopicEntry;
 use crate::failure;
 use crate::log::partition::Standing;
 use crate::service::fetch::{Fetched, PARTITIONS_MAX};
-use crate::service::{Door, plain, produce_stream, subscribe};
+use crate::service::{Door, produce_stream, subscribe};
 
 /// Responses that wait for a stream's client.
 const RESPONSES: usize = 64;
@@ -93,9 +93,7 @@ impl LogService for Records {
 
     async fn fetch(&self, request: Request<v1::FetchRequest>) -> Result<Response<v1::FetchResponse>, Status> {
         let request = request.into_inner();
-        let fetched = self.0.fetch(&request).await?;
-        let fetched = if request.plain { plain::convert(fetched) } else { fetched };
-        let results = fetched.into_iter().map(Fetched::into_result).collect();
+        let results = self.0.fetch(&request).await?.into_iter().map(Fetched::into_result).collect();
         Ok(Response::new(v1::FetchResponse { results }))
     }
 

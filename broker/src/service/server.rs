@@ -23,10 +23,8 @@ use crate::topic::config::MESSAGE_BYTES_LIMIT;
 
 /// HTTP/2 frames: the default of 16 KiB costs twice the CPU.
 const FRAME_BYTES: u32 = 1 << 20;
-/// What a connection may have sent that nobody has read yet: memory that no
-/// budget counts.
-const STREAM_WINDOW: u32 = 4 << 20;
-const CONNECTION_WINDOW: u32 = 8 << 20;
+const STREAM_WINDOW: u32 = 8 << 20;
+const CONNECTION_WINDOW: u32 = 32 << 20;
 
 /// A request has at most this many bytes: the largest batch and what is around
 /// it.

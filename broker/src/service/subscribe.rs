@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
 use crate::failure::{self, Failure};
-use crate::service::Door;
 use crate::service::fetch::{Fetched, Position, Watching};
+use crate::service::{Door, plain};
 
 /// Bytes of batches, or of plain messages, in one message.
 const MESSAGE_BYTES: usize = 1 << 20;
@@ -106,26 +106,24 @@ impl Subscription {
     async fn push(&mut self) -> Vec<Fetched> {
         let budget = usize::try_from(self.credit).unwrap_or(usize::MAX).min(MESSAGE_BYTES);
         let fetched = self.door.collect(&self.positions, budget).await;
+        let bytes: Vec<u64> = fetched.iter().map(|fetched| fetched.bytes() as u64).collect();
+        let fetched = if self.plain { plain::convert(fetched, MESSAGE_BYTES) } else { fetched };
         let mut pushed = Vec::new();
         let mut failed = Vec::new();
-        let mut left = MESSAGE_BYTES;
         for (at, fetched) in fetched.into_iter().enumerate() {
             let waits = match &fetched.outcome {
+                // There is nothing, or there was no room for it.
                 Ok(slice) => slice.next == self.positions[at].offset,
                 Err(failure) => failure.reason == ErrorReason::NotReady,
             };
             if waits {
                 continue;
             }
-            let bytes = fetched.bytes() as u64;
-            let fetched = if self.plain { fetched.into_plain(&mut left) } else { fetched };
+            self.credit = self.credit.saturating_sub(bytes[at]);
             match &fetched.outcome {
-                // There was no room for it: next time.
-                Ok(slice) if slice.next == self.positions[at].offset => continue,
                 Ok(slice) => self.positions[at].offset = slice.next,
                 Err(_) => failed.push(at),
             }
-            self.credit = self.credit.saturating_sub(bytes);
             pushed.push(fetched);
         }
         for at in failed.into_iter().rev() {

@@ -59,8 +59,8 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Registers the broker and begins to take its partitions over;
-    /// [`Broker::ready`] tells when that is done.
+    /// Registers the broker, learns the topics and begins to take its partitions
+    /// over; [`Broker::ready`] tells when that is done.
     ///
     /// Not cancel-safe: a dropped start leaves a registration that ends with
     /// its lease.
@@ -98,6 +98,7 @@ impl Broker {
         let catalog = Arc::new(Catalog::default());
         let manager = Manager::new(Arc::clone(&context), Arc::clone(&catalog), shards.clone(), deposed);
         context.spawn(Arc::clone(&manager).run());
+        manager.progress().listed().await;
         let cold = Cold::new(Arc::clone(&context.bookies), context.options.read_cache_bytes);
         let reader = Reader::new(Arc::new(cold));
         let producers = ProducerIds::default();

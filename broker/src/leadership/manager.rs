@@ -75,6 +75,16 @@ impl Progress {
         }
     }
 
+    /// Waits until the topics are known: before that each would be said to be
+    /// none. Cancel-safe.
+    pub async fn listed(&self) {
+        let mut changes = self.changed.subscribe();
+        while self.listed.get().is_none() {
+            // The sender is part of this.
+            let _ = changes.changed().await;
+        }
+    }
+
     /// Told of changes.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<()> {

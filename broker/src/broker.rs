@@ -250,3 +250,45 @@ fn shard_count(options: &Options) -> usize {
         shards => shards,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use futures_util::FutureExt;
+    use quire_metadata::embedded::VolatileStore;
+    use quire_metadata::key::Keys;
+    use quire_metadata::operation;
+    use quire_metadata::operations::bootstrap::Bootstrap;
+    use quire_metadata::operations::topics::CreateTopic;
+    use quire_metadata::topic::Topic;
+    use quire_proto::id::{ClusterId, TopicId};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::bookies::fake;
+
+    /// Who asks in the first moment is not told that there is no such topic.
+    #[tokio::test]
+    async fn a_broker_that_has_started_knows_its_topics() {
+        let (options, store) = (Options::default(), Arc::new(VolatileStore::default()));
+        let keys = Keys::new(&options.cluster).unwrap();
+        let id = ClusterId(Uuid::nil());
+        let cluster = Bootstrap { id, expected: None, bucket: String::new(), prefix: String::new() };
+        let _ = operation::run(&*store, &keys, &cluster).await.unwrap();
+        let topic = Topic {
+            id: TopicId::default(),
+            name: "t".parse().unwrap(),
+            partitions: 1,
+            replicas: 1,
+            ack_quorum: 1,
+            config: BTreeMap::new(),
+            created_ms: 0,
+        };
+        let _ = operation::run(&*store, &keys, &CreateTopic { topic }).await.unwrap();
+        let bookies =
+            fake::connector(&Arc::default(), |bookie, _| async move { Err(fake::away(bookie)) }.boxed());
+        let broker = Broker::start(options, store, bookies).await.unwrap();
+        assert!(broker.door.catalog.topic("t").is_ok());
+    }
+}

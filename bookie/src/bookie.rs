@@ -301,6 +301,7 @@ impl<D: Disk> Starting<D> {
             water: Water {
                 high: options.high_water,
                 low: options.low_water,
+                headroom_bytes: options.headroom_bytes,
                 reserve_bytes: options.reserve_bytes,
             },
             shared: Arc::clone(&shared),

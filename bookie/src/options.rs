@@ -29,6 +29,9 @@ pub struct Options {
     pub high_water: f64,
     /// Part of the disk in use below which it becomes writable again.
     pub low_water: f64,
+    /// On a large disk a part of it is more than anybody needs: with this much
+    /// free the bookie is not read-only, with twice as much it is writable again.
+    pub headroom_bytes: u64,
     /// Space kept for fences, deletions, recovery and reclaiming.
     pub reserve_bytes: u64,
     /// How often the durable position is published in the registry.
@@ -52,6 +55,7 @@ impl Options {
             reads_max: 16,
             high_water: 0.95,
             low_water: 0.90,
+            headroom_bytes: 8 << 30,
             reserve_bytes: 512 << 20,
             publish_every: Duration::from_secs(2),
             scrub_bytes_per_second: 4 << 20,

@@ -13,6 +13,7 @@ use crate::shared::Shared;
 pub(crate) struct Water {
     pub(crate) high: f64,
     pub(crate) low: f64,
+    pub(crate) headroom_bytes: u64,
     pub(crate) reserve_bytes: u64,
 }
 
@@ -23,9 +24,9 @@ impl Water {
         // Half of the reserve is for recovery, the other for fences.
         if left < self.reserve_bytes / 2 {
             Admission::Fences
-        } else if used >= self.high || left < self.reserve_bytes {
+        } else if (used >= self.high && left < self.headroom_bytes) || left < self.reserve_bytes {
             Admission::Recovery
-        } else if used < self.low || now == Admission::All {
+        } else if used < self.low || left / 2 >= self.headroom_bytes || now == Admission::All {
             Admission::All
         } else {
             Admission::Recovery
@@ -73,7 +74,7 @@ mod tests {
 
     #[test]
     fn l6_a_full_disk_is_read_only_until_it_is_below_the_low_water_mark() {
-        let water = Water { high: 0.95, low: 0.90, reserve_bytes: 100 };
+        let water = Water { high: 0.95, low: 0.90, headroom_bytes: 2000, reserve_bytes: 100 };
         let mut now = Admission::All;
         for (used, left, expected) in [
             (0.50, 1000, Admission::All),
@@ -84,6 +85,10 @@ mod tests {
             (0.98, 60, Admission::Recovery),
             (0.89, 1000, Admission::All),
             (0.50, 99, Admission::Recovery),
+            (0.99, 3999, Admission::Recovery),
+            (0.99, 4000, Admission::All),
+            (0.99, 2000, Admission::All),
+            (0.99, 1999, Admission::Recovery),
         ] {
             now = water.admission(now, used, left);
             assert_eq!(now, expected, "{used} {left}");

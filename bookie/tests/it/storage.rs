@@ -202,7 +202,7 @@ async fn l6_a_bookie_on_a_full_disk_still_reads_fences_and_deletes() {
     bookie.shutdown().await;
     drop((link, bookie));
 
-    let full = Options { high_water: 1e-9, low_water: 1e-9, ..options(dir.path()) };
+    let full = Options { high_water: 1e-9, low_water: 1e-9, headroom_bytes: u64::MAX, ..options(dir.path()) };
     let bookie = Bookie::start(full, Arc::clone(&store), CLUSTER).await.unwrap();
     let deadline = Instant::now() + Duration::from_secs(20);
     while bookie.health() != Health::ReadOnly {

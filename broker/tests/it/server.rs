@@ -106,6 +106,7 @@ impl Ground {
         let bookie_options = quire_bookie::Options {
             file_bytes: 16 << 20,
             reserve_bytes: 4 << 20,
+            high_water: 1.0,
             ..quire_bookie::Options::new(dir.path().join("bookie"))
         };
         let bookie = Bookie::start(bookie_options, Arc::clone(&store), CLUSTER).await.unwrap();

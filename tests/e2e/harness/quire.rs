@@ -30,6 +30,8 @@ pub(crate) fn command() -> Command {
             command.env_remove(name);
         }
     }
+    // However full the disk of whoever runs the tests is.
+    command.env("QUIRE_STANDALONE_BOOKIE_HIGH_WATER", "100");
     command.env("RUST_BACKTRACE", "1");
     command
 }

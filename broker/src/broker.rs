@@ -37,6 +37,7 @@ use crate::log::tail::TailBudget;
 use crate::memory::Memory;
 use crate::options::Options;
 use crate::pool::LedgerPool;
+use crate::service::answers::Answers;
 use crate::service::ledgers::Ledgers;
 use crate::service::records::{ProducerIds, Records};
 use crate::service::topics::Topics;
@@ -102,7 +103,9 @@ impl Broker {
         let cold = Cold::new(Arc::clone(&context.bookies), context.options.read_cache_bytes);
         let reader = Reader::new(Arc::new(cold));
         let producers = ProducerIds::default();
-        let door = Arc::new(Door { context, catalog, manager, reader, registration, producers });
+        let answers = Answers::new(context.options.answer_bytes, context.options.client_patience);
+        context.spawn(Arc::clone(&answers).watch());
+        let door = Arc::new(Door { context, catalog, manager, reader, registration, producers, answers });
         let health = HealthReporter::new();
         let broker = Self { context: Arc::clone(&door.context), door, pool, shards, running, health };
         broker.report_health(true).await;
@@ -188,6 +191,7 @@ async fn sample(door: Arc<Door>) {
         every.tick().await;
         metrics::gauge!("quire_broker_memory_bytes").set(as_gauge(context.memory.used()));
         metrics::gauge!("quire_broker_tail_cache_bytes").set(as_gauge(context.tails.used()));
+        metrics::gauge!("quire_broker_answer_bytes").set(as_gauge(door.answers.used()));
         let topics = door.catalog.all();
         let partitions = topics.iter().flat_map(|topic| &topic.partitions);
         let led = partitions.filter(|log| log.standing().0 == Standing::Leading).count();

@@ -20,6 +20,18 @@ pub struct Options {
     pub memory_bytes: usize,
     /// Of `memory_bytes`, what the tails of the partitions may hold.
     pub tail_cache_bytes: usize,
+    /// Memory for produce requests while they arrive. Past it they are not read
+    /// on.
+    pub request_bytes: usize,
+    /// Memory for answers with records, until the client has taken them. Past it
+    /// readers wait.
+    pub answer_bytes: usize,
+    /// A client that takes nothing of an answer for this long is disconnected, and
+    /// a request must arrive within it. Memory for a request is waited for as
+    /// long, memory for an answer twice as long.
+    pub client_patience: Duration,
+    /// Greatest number of connections; more are closed at once.
+    pub connections_max: usize,
     /// What entries read back from bookies may hold.
     pub read_cache_bytes: usize,
     /// Greatest number of messages that wait for one shard.
@@ -54,6 +66,10 @@ impl Default for Options {
             shards: 0,
             memory_bytes: 512 << 20,
             tail_cache_bytes: 256 << 20,
+            request_bytes: 128 << 20,
+            answer_bytes: 256 << 20,
+            client_patience: Duration::from_secs(30),
+            connections_max: 4096,
             read_cache_bytes: 64 << 20,
             inbox_messages: 4096,
             lease: Duration::from_secs(5),

@@ -1,12 +1,16 @@
 //! The gRPC door.
 //!
 //! - [`server`]: the services on a listener.
+//! - [`connection`]: what is accepted there; [`receiving`] and [`answers`]: the
+//!   memory of requests and of answers.
 //! - [`topics`]: the topics.
 //! - [`door`]: fetch and subscribe without copying.
 //! - [`records`]: the log; its parts are [`produce`], [`produce_stream`],
 //!   [`fetch`], [`subscribe`] and [`offsets`].
 //! - [`ledgers`]: the ledgers, for operators.
 
+pub mod answers;
+pub mod connection;
 pub mod door;
 pub mod fetch;
 pub mod ledgers;
@@ -14,6 +18,7 @@ pub mod offsets;
 pub mod plain;
 pub mod produce;
 pub mod produce_stream;
+pub mod receiving;
 pub mod records;
 pub mod server;
 pub mod subscribe;
@@ -29,6 +34,7 @@ use crate::failure::{self, Failure};
 use crate::leadership::manager::Manager;
 use crate::leadership::registration::Registration;
 use crate::log::{PartitionLog, Reader};
+use crate::service::answers::Answers;
 
 /// What the services work on.
 #[derive(Debug)]
@@ -39,6 +45,7 @@ pub struct Door {
     pub reader: Reader,
     pub registration: Arc<Registration>,
     pub producers: records::ProducerIds,
+    pub answers: Arc<Answers>,
 }
 
 impl Door {

@@ -120,6 +120,15 @@ pub(crate) struct Tuning {
     /// Of that, for the newest records of the partitions
     #[arg(long, value_name = "BYTES", default_value = "256MiB")]
     pub(crate) tail_cache_bytes: ByteSize,
+    /// Memory of the broker for produce requests while they arrive
+    #[arg(long, value_name = "BYTES", default_value = "128MiB")]
+    pub(crate) request_bytes: ByteSize,
+    /// Memory of the broker for answers with records; past it readers wait
+    #[arg(long, value_name = "BYTES", default_value = "256MiB")]
+    pub(crate) answer_bytes: ByteSize,
+    /// Greatest number of connections of clients; more are closed at once
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) connections_max: u32,
     /// Memory of the broker for records read back from bookies
     #[arg(long, value_name = "BYTES", default_value = "64MiB")]
     pub(crate) read_cache_bytes: ByteSize,

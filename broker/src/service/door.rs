@@ -28,7 +28,8 @@ use tonic_prost::ProstCodec;
 use tower::Service;
 
 use crate::log::stored::Batches;
-use crate::service::fetch::Fetched;
+use crate::service::connection::Peer;
+use crate::service::fetch::{Fetched, Found};
 use crate::service::records::Records;
 use crate::service::{Door, subscribe};
 
@@ -85,10 +86,13 @@ impl Service<Request<Body>> for LogDoor {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let plain = request.headers().get("grpc-encoding").is_none_or(|encoding| encoding == "identity");
         let (door, limit) = (Arc::clone(&self.door), self.limit);
+        let Some(peer) = request.extensions().get::<Peer>().cloned().filter(|_| plain) else {
+            return self.rest.call(request);
+        };
         match request.uri().path() {
-            FETCH if plain => fetch(door, request.into_body(), limit).map(Ok).boxed(),
-            SUBSCRIBE if plain => {
-                let response = start_subscription(door, request.into_body(), limit);
+            FETCH => fetch(door, peer, request.into_body(), limit).map(Ok).boxed(),
+            SUBSCRIBE => {
+                let response = start_subscription(door, peer, request.into_body(), limit);
                 async move { Ok(response) }.boxed()
             }
             _ => self.rest.call(request),
@@ -96,27 +100,29 @@ impl Service<Request<Body>> for LogDoor {
     }
 }
 
-async fn fetch(door: Arc<Door>, body: Body, limit: usize) -> Response<Body> {
-    let mut requests = requests::<v1::FetchRequest>(body, limit);
-    let fetched = match requests.message().await {
+async fn fetch(door: Arc<Door>, peer: Peer, body: Body, limit: usize) -> Response<Body> {
+    // The body, and the memory of the request with it, is gone before the wait.
+    let request = requests::<v1::FetchRequest>(body, limit).message().await;
+    let found = match request {
         Ok(Some(request)) => door.fetch(&request).await.map_err(Status::from),
         Ok(None) => Err(Status::internal("there is no request in the body")),
         Err(status) => Err(status),
     };
-    match fetched {
-        Ok(fetched) => response(Answer::of(encode(fetched))),
+    match found {
+        Ok(found) => response(Answer::of(held(found, peer))),
         Err(status) => status.into_http(),
     }
 }
 
-fn start_subscription(door: Arc<Door>, body: Body, limit: usize) -> Response<Body> {
+fn start_subscription(door: Arc<Door>, peer: Peer, body: Body, limit: usize) -> Response<Body> {
     if let Err(failure) = door.check_open() {
         return Status::from(failure).into_http();
     }
     let (tx, rx) = mpsc::channel(PUSHED);
     let context = Arc::clone(&door.context);
     context.spawn(subscribe::run(door, requests(body, limit), tx));
-    response(Answer { pieces: VecDeque::new(), pushed: Some(rx), trailers: Some(trailers(None)) })
+    let pushed = Some((rx, peer));
+    response(Answer { pieces: VecDeque::new(), pushed, trailers: Some(trailers(None)) })
 }
 
 fn requests<T: Message + Default + Send + 'static>(body: Body, limit: usize) -> Streaming<T> {
@@ -150,7 +156,7 @@ fn trailers(status: Option<&Status>) -> HeaderMap {
 #[derive(Debug)]
 struct Answer {
     pieces: VecDeque<Bytes>,
-    pushed: Option<mpsc::Receiver<Result<Vec<Fetched>, Status>>>,
+    pushed: Option<(mpsc::Receiver<Result<Found, Status>>, Peer)>,
     /// Until they are sent.
     trailers: Option<HeaderMap>,
 }
@@ -173,11 +179,11 @@ impl http_body::Body for Answer {
             if let Some(piece) = self.pieces.pop_front() {
                 return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
-            let Some(pushed) = &mut self.pushed else {
+            let Some((pushed, peer)) = &mut self.pushed else {
                 return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
             };
             match ready!(pushed.poll_recv(cx)) {
-                Some(Ok(fetched)) => self.pieces = encode(fetched),
+                Some(Ok(found)) => self.pieces = held(found, peer.clone()),
                 Some(Err(status)) => {
                     self.trailers = Some(trailers(Some(&status)));
                     self.pushed = None;
@@ -190,6 +196,11 @@ impl http_body::Body for Answer {
     fn is_end_stream(&self) -> bool {
         self.trailers.is_none()
     }
+}
+
+/// The message, which holds its memory until this client has it.
+fn held(Found { fetched, room }: Found, peer: Peer) -> VecDeque<Bytes> {
+    room.hold(encode(fetched), peer)
 }
 
 /// Bytes in the order they are sent; large pieces are shared.

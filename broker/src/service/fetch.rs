@@ -12,14 +12,18 @@ use crate::log::PartitionLog;
 use crate::log::partition::Bounds;
 use crate::log::stored::Batches;
 use crate::log::waiter::Waiter;
-use crate::service::Door;
-use crate::service::plain;
+use crate::service::answers::Room;
+use crate::service::{Door, plain};
+use crate::topic::config::MESSAGE_BYTES_LIMIT;
 
 /// A request may name at most this many partitions.
 pub const PARTITIONS_MAX: usize = 10_000;
 
 /// An answer has at most this many bytes of batches, but for its first batch.
 pub const BYTES_MAX: usize = 32 << 20;
+
+/// That first batch has at most this many.
+const FIRST_BATCH_BYTES: usize = MESSAGE_BYTES_LIMIT as usize;
 
 /// Bytes of one partition where the request does not say.
 pub const PARTITION_BYTES: usize = 1 << 20;
@@ -32,6 +36,13 @@ pub struct Position {
     pub offset: Offset,
     pub max_bytes: usize,
     pub log: Result<Arc<PartitionLog>, Failure>,
+}
+
+/// What was found, and the memory that it takes.
+#[derive(Debug)]
+pub struct Found {
+    pub fetched: Vec<Fetched>,
+    pub room: Room,
 }
 
 /// What was found for one position.
@@ -95,6 +106,20 @@ impl Drop for Watching {
     }
 }
 
+impl Found {
+    /// Bytes of its batches.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.fetched.iter().map(Fetched::bytes).sum()
+    }
+
+    /// With plain messages instead of batches, at most so many bytes.
+    #[must_use]
+    pub fn into_plain(self, left: usize) -> Self {
+        Self { fetched: plain::convert(self.fetched, left), ..self }
+    }
+}
+
 impl Fetched {
     /// Bytes of its batches.
     #[must_use]
@@ -146,7 +171,7 @@ impl Door {
     /// # Errors
     /// When the request as a whole is wrong; failures of partitions are in
     /// their results.
-    pub async fn fetch(&self, request: &v1::FetchRequest) -> Result<Vec<Fetched>, Failure> {
+    pub async fn fetch(&self, request: &v1::FetchRequest) -> Result<Found, Failure> {
         self.check_open()?;
         let wait = Duration::from_millis(u64::from(request.max_wait_ms));
         if wait > self.context.options.fetch_wait_max {
@@ -160,10 +185,10 @@ impl Door {
         };
         let min_bytes = (request.min_bytes as usize).clamp(1, max_bytes);
         metrics::counter!("quire_broker_fetch_requests_total").increment(1);
-        let fetched = self.fetch_until(&positions, min_bytes, max_bytes, wait).await;
-        let bytes: usize = fetched.iter().map(Fetched::bytes).sum();
-        metrics::counter!("quire_broker_fetch_bytes_total").increment(bytes as u64);
-        Ok(if request.plain { plain::convert(fetched, plain::BYTES_MAX) } else { fetched })
+        let room = max_bytes + if request.plain { plain::BYTES_MAX } else { 0 };
+        let found = self.fetch_until(&positions, min_bytes, max_bytes, room, wait).await?;
+        metrics::counter!("quire_broker_fetch_bytes_total").increment(found.bytes() as u64);
+        Ok(if request.plain { found.into_plain(plain::BYTES_MAX) } else { found })
     }
 
     async fn fetch_until(
@@ -171,28 +196,32 @@ impl Door {
         positions: &[Position],
         min_bytes: usize,
         max_bytes: usize,
+        room: usize,
         wait: Duration,
-    ) -> Vec<Fetched> {
+    ) -> Result<Found, Failure> {
         let deadline = Instant::now() + wait;
-        let enough = |fetched: &[Fetched]| {
-            fetched.iter().map(Fetched::bytes).sum::<usize>() >= min_bytes
-                || fetched.iter().any(Fetched::is_hopeless)
-        };
-        let fetched = self.collect(positions, max_bytes).await;
-        if wait.is_zero() || enough(&fetched) {
-            return fetched;
+        let enough =
+            |found: &Found| found.bytes() >= min_bytes || found.fetched.iter().any(Fetched::is_hopeless);
+        let found = self.collect(positions, max_bytes, room).await?;
+        if wait.is_zero() || enough(&found) {
+            return Ok(found);
         }
+        // What is waited for has no memory yet.
+        drop(found);
         // From here on no change is missed: look again, then wait.
         let watching = Watching::start(positions);
         loop {
-            let fetched = self.collect(positions, max_bytes).await;
-            if enough(&fetched) {
-                return fetched;
+            let found = self.collect(positions, max_bytes, room).await?;
+            if enough(&found) || self.context.stop.is_cancelled() {
+                return Ok(found);
             }
+            drop(found);
             tokio::select! {
                 () = watching.changed() => {}
-                () = tokio::time::sleep_until(deadline) => return self.collect(positions, max_bytes).await,
-                () = self.context.stop.cancelled() => return fetched,
+                () = tokio::time::sleep_until(deadline) => {
+                    return self.collect(positions, max_bytes, room).await;
+                }
+                () = self.context.stop.cancelled() => {}
             }
         }
     }
@@ -218,10 +247,19 @@ impl Door {
         Ok(partitions.iter().map(position).collect())
     }
 
-    /// What is there now, in the order of the positions. Whichever partition is
-    /// looked at first differs from time to time, so that one that is full does
-    /// not keep the others out.
-    pub async fn collect(&self, positions: &[Position], max_bytes: usize) -> Vec<Fetched> {
+    /// What is there now, in the order of the positions, once there is `room` for
+    /// it, in bytes. Whichever partition is looked at first differs from time to
+    /// time, so that one that is full does not keep the others out.
+    ///
+    /// # Errors
+    /// `OVERLOADED`
+    pub async fn collect(
+        &self,
+        positions: &[Position],
+        max_bytes: usize,
+        room: usize,
+    ) -> Result<Found, Failure> {
+        let room = self.answers.room(room.max(FIRST_BATCH_BYTES)).await?;
         let mut found: Vec<Option<Fetched>> = Vec::with_capacity(positions.len());
         found.resize_with(positions.len(), || None);
         let first = rand::random_range(0..positions.len().max(1));
@@ -234,7 +272,7 @@ impl Door {
             any |= fetched.bytes() > 0;
             found[at] = Some(fetched);
         }
-        found.into_iter().flatten().collect()
+        Ok(Found { fetched: found.into_iter().flatten().collect(), room })
     }
 
     async fn collect_one(&self, position: &Position, left: usize, strict: bool) -> Fetched {

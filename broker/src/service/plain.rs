@@ -1,6 +1,7 @@
 //! Batches as plain messages.
 
 use bytes::Bytes;
+use prost::Message as _;
 use quire_proto::batch::{Batch, Batches, Record};
 use quire_proto::id::Offset;
 use quire_proto::v1::{self, ErrorReason};
@@ -9,8 +10,11 @@ use crate::failure::Failure;
 use crate::service::fetch::Fetched;
 
 /// An answer has at most this many bytes of messages, of all its partitions, but
-/// for those of the batch that goes beyond.
+/// for the message that goes beyond.
 pub const BYTES_MAX: usize = 8 << 20;
+
+/// What a message takes beside its bytes.
+const MESSAGE_OVERHEAD: usize = 64;
 
 /// One batch may become at most this large.
 const BATCH_BYTES_MAX: usize = 64 << 20;
@@ -46,8 +50,9 @@ pub fn messages(
         if *left == 0 {
             return Ok((messages, base_offset.max(from)));
         }
-        match decode(&batch, from, &mut messages) {
-            Ok(decoded) => *left = left.saturating_sub(decoded),
+        match decode(&batch, from, left, &mut messages) {
+            Ok(None) => {}
+            Ok(Some(next)) => return Ok((messages, next)),
             Err(_) if base_offset > from && !messages.is_empty() => return Ok((messages, base_offset)),
             Err(failure) => return Err(failure),
         }
@@ -55,9 +60,16 @@ pub fn messages(
     Ok((messages, next))
 }
 
-fn decode(batch: &Batch, from: Offset, out: &mut Vec<v1::FetchedMessage>) -> Result<usize, Failure> {
+/// Adds its messages; where `left` ends before the batch does, the offset of the
+/// next.
+fn decode(
+    batch: &Batch,
+    from: Offset,
+    left: &mut usize,
+    out: &mut Vec<v1::FetchedMessage>,
+) -> Result<Option<Offset>, Failure> {
     if batch.header.attributes.is_control() {
-        return Ok(0);
+        return Ok(None);
     }
     let before = out.len();
     let unreadable = |error: &dyn std::fmt::Display| {
@@ -71,10 +83,16 @@ fn decode(batch: &Batch, from: Offset, out: &mut Vec<v1::FetchedMessage>) -> Res
         )
     };
     let records = batch.records(BATCH_BYTES_MAX).map_err(|error| unreadable(&error))?;
-    let bytes = records.decompressed_len();
     for record in records {
         match record {
-            Ok(record) if record.offset >= from => out.push(message(record)),
+            Ok(record) if record.offset >= from => {
+                if *left == 0 {
+                    return Ok(Some(record.offset));
+                }
+                let message = message(record);
+                *left = left.saturating_sub(message.encoded_len() + MESSAGE_OVERHEAD);
+                out.push(message);
+            }
             Ok(_) => {}
             Err(error) => {
                 out.truncate(before);
@@ -82,7 +100,7 @@ fn decode(batch: &Batch, from: Offset, out: &mut Vec<v1::FetchedMessage>) -> Res
             }
         }
     }
-    Ok(bytes)
+    Ok(None)
 }
 
 struct Header {
@@ -137,8 +155,10 @@ mod tests {
         let batches = Bytes::from([batch(0), batch(5), batch(10)].concat());
         let mut left = BYTES_MAX;
         let (first, next) = messages(batches.clone(), Offset(0), Offset(15), &mut left).unwrap();
-        assert_eq!((first.len(), next), (10, Offset(10)));
-        let (second, next) = messages(batches, Offset(7), Offset(15), &mut left).unwrap();
+        assert_eq!((first.len(), next), (8, Offset(8)), "also within a batch");
+        let (second, next) = messages(batches.clone(), Offset(7), Offset(15), &mut left).unwrap();
         assert_eq!((second.len(), next), (0, Offset(7)), "nothing is left for the second");
+        let (rest, next) = messages(batches, Offset(8), Offset(15), &mut BYTES_MAX.clone()).unwrap();
+        assert_eq!((rest.first().map(|message| message.offset), next), (Some(8), Offset(15)));
     }
 }

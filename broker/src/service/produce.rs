@@ -57,11 +57,6 @@ struct Prepared {
 }
 
 impl Door {
-    /// Produces, and waits for the outcome.
-    pub async fn produce(&self, request: v1::ProduceRequest) -> v1::ProduceResponse {
-        self.submit(request).await.finish().await
-    }
-
     /// Checks a request and hands it to the shards. What is submitted after it
     /// comes after it in each partition.
     pub async fn submit(&self, request: v1::ProduceRequest) -> Submitted {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures_util::StreamExt;
-use futures_util::stream::{self, BoxStream};
+use futures_util::stream::{self, Empty};
 use quire_metadata::id_block::IdKind;
 use quire_metadata::operations::ids;
 use quire_proto::id::Nonce;
@@ -17,14 +17,11 @@ use uuid::Uuid;
 use crate::catalog::TopicEntry;
 use crate::failure;
 use crate::log::partition::Standing;
-use crate::service::fetch::{Fetched, PARTITIONS_MAX};
-use crate::service::{Door, produce_stream, subscribe};
+use crate::service::fetch::PARTITIONS_MAX;
+use crate::service::{Door, produce_stream};
 
 /// Responses that wait for a stream's client.
 const RESPONSES: usize = 64;
-
-/// Pushed messages that wait for a subscription's client.
-const PUSHED: usize = 2;
 
 /// Offsets that one request looks up at once.
 const LOOKUPS: usize = 16;
@@ -75,7 +72,11 @@ impl LogService for Records {
         &self,
         request: Request<v1::ProduceRequest>,
     ) -> Result<Response<v1::ProduceResponse>, Status> {
-        Ok(Response::new(self.0.produce(request.into_inner()).await))
+        // The extensions hold the memory that the request arrived in.
+        let (_, extensions, request) = request.into_parts();
+        let submitted = self.0.submit(request).await;
+        drop(extensions);
+        Ok(Response::new(submitted.finish().await))
     }
 
     type ProduceStreamStream = ReceiverStream<Result<v1::ProduceResponse, Status>>;
@@ -91,27 +92,20 @@ impl LogService for Records {
         Ok(Response::new(ReceiverStream::new(rx)))
     }
 
-    async fn fetch(&self, request: Request<v1::FetchRequest>) -> Result<Response<v1::FetchResponse>, Status> {
-        let request = request.into_inner();
-        let results = self.0.fetch(&request).await?.into_iter().map(Fetched::into_result).collect();
-        Ok(Response::new(v1::FetchResponse { results }))
+    async fn fetch(
+        &self,
+        _request: Request<v1::FetchRequest>,
+    ) -> Result<Response<v1::FetchResponse>, Status> {
+        Err(not_here())
     }
 
-    type SubscribeStream = BoxStream<'static, Result<v1::SubscribeResponse, Status>>;
+    type SubscribeStream = Empty<Result<v1::SubscribeResponse, Status>>;
 
     async fn subscribe(
         &self,
-        request: Request<Streaming<v1::SubscribeRequest>>,
+        _request: Request<Streaming<v1::SubscribeRequest>>,
     ) -> Result<Response<Self::SubscribeStream>, Status> {
-        self.0.check_open()?;
-        let (tx, rx) = mpsc::channel(PUSHED);
-        let serve = subscribe::run(Arc::clone(&self.0), request.into_inner(), tx);
-        self.0.context.spawn(serve);
-        let pushed = ReceiverStream::new(rx).map(|fetched: Result<Vec<Fetched>, Status>| {
-            let results = fetched?.into_iter().map(Fetched::into_result).collect();
-            Ok(v1::SubscribeResponse { results })
-        });
-        Ok(Response::new(pushed.boxed()))
+        Err(not_here())
     }
 
     async fn list_offsets(
@@ -131,6 +125,12 @@ impl LogService for Records {
         let results = stream::iter(lookups).buffered(LOOKUPS).collect().await;
         Ok(Response::new(v1::ListOffsetsResponse { results }))
     }
+}
+
+/// What `service::door` answers comes here only if it is compressed, and that is
+/// refused before.
+fn not_here() -> Status {
+    Status::unimplemented("compressed requests are not served")
 }
 
 fn describe(entry: &TopicEntry) -> v1::TopicMetadata {

@@ -1,5 +1,6 @@
 //! The services on a listener.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,16 +16,20 @@ use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::error::Error;
 use crate::service::Door;
+use crate::service::connection::Connections;
 use crate::service::door::LogDoor;
 use crate::service::ledgers::Ledgers;
+use crate::service::receiving::ReceivingLayer;
 use crate::service::records::Records;
 use crate::service::topics::Topics;
 use crate::topic::config::MESSAGE_BYTES_LIMIT;
 
 /// HTTP/2 frames: the default of 16 KiB costs twice the CPU.
 const FRAME_BYTES: u32 = 1 << 20;
-const STREAM_WINDOW: u32 = 8 << 20;
-const CONNECTION_WINDOW: u32 = 32 << 20;
+/// What a client may send before it is read: of one request or stream, and of
+/// its connection.
+const STREAM_WINDOW: u32 = 2 << 20;
+const CONNECTION_WINDOW: u32 = 4 << 20;
 
 /// A request has at most this many bytes: the largest batch and what is around
 /// it.
@@ -34,7 +39,7 @@ const REQUEST_BYTES: usize = MESSAGE_BYTES_LIMIT as usize + (1 << 20);
 const SMALL_REQUEST_BYTES: usize = 1 << 20;
 
 /// Requests and streams of one connection at once.
-const STREAMS: u32 = 1024;
+const STREAMS: u32 = 256;
 
 /// A connection that says nothing for this long is asked whether it lives.
 const KEEPALIVE: Duration = Duration::from_secs(30);
@@ -50,6 +55,9 @@ pub async fn serve<H: Health>(
     listener: TcpListener,
 ) -> Result<(), Error> {
     let stop = door.context.stop.clone();
+    let options = &door.context.options;
+    let accepted = Connections::new(options.connections_max);
+    let receiving = ReceivingLayer::new(options.request_bytes, REQUEST_BYTES, options.client_patience);
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(v1::FILE_DESCRIPTOR_SET)
         .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
@@ -62,13 +70,13 @@ pub async fn serve<H: Health>(
     let topics =
         TopicServiceServer::new(Topics(Arc::clone(&door))).max_decoding_message_size(SMALL_REQUEST_BYTES);
     let ledgers = LedgerServiceServer::new(Ledgers(door)).max_decoding_message_size(SMALL_REQUEST_BYTES);
-    let connections = TcpListenerStream::new(listener).filter(|accepted| match accepted {
+    let connections = TcpListenerStream::new(listener).filter_map(move |stream| match stream {
+        Ok(stream) => accepted.admit(stream).map(Ok::<_, Infallible>),
         // A connection that failed while it was accepted concerns nobody else.
         Err(error) => {
             tracing::debug!(%error, "a connection was not accepted");
-            false
+            None
         }
-        Ok(connection) => connection.set_nodelay(true).is_ok(),
     });
     Server::builder()
         .max_frame_size(FRAME_BYTES)
@@ -77,6 +85,7 @@ pub async fn serve<H: Health>(
         .max_concurrent_streams(STREAMS)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE_ANSWER))
+        .layer(receiving)
         .add_service(health)
         .add_service(reflection)
         .add_service(records)

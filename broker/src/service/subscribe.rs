@@ -8,8 +8,8 @@ use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
 use crate::failure::{self, Failure};
-use crate::service::fetch::{Fetched, Position, Watching};
-use crate::service::{Door, plain};
+use crate::service::Door;
+use crate::service::fetch::{Found, Position, Watching};
 
 /// Bytes of batches, or of plain messages, in one message.
 const MESSAGE_BYTES: usize = 1 << 20;
@@ -27,7 +27,7 @@ struct Subscription {
 pub async fn run(
     door: Arc<Door>,
     mut requests: Streaming<v1::SubscribeRequest>,
-    responses: mpsc::Sender<Result<Vec<Fetched>, Status>>,
+    responses: mpsc::Sender<Result<Found, Status>>,
 ) {
     let ended = match begin(door, requests.next().await) {
         Ok(subscription) => subscription.serve(requests, &responses).await,
@@ -60,15 +60,15 @@ impl Subscription {
     async fn serve(
         mut self,
         mut requests: Streaming<v1::SubscribeRequest>,
-        responses: &mpsc::Sender<Result<Vec<Fetched>, Status>>,
+        responses: &mpsc::Sender<Result<Found, Status>>,
     ) -> Result<(), Status> {
         let watching = Watching::start(&self.positions);
         let stop = self.door.context.stop.clone();
         let mut open = true;
         while !self.positions.is_empty() {
             if self.credit > 0 {
-                let pushed = self.push().await;
-                if !pushed.is_empty() {
+                let pushed = self.push().await?;
+                if !pushed.fetched.is_empty() {
                     if responses.send(Ok(pushed)).await.is_err() {
                         return Ok(());
                     }
@@ -103,11 +103,11 @@ impl Subscription {
 
     /// What can be sent now. A partition that failed is told of and left out
     /// from then on; one that is not ready is waited for.
-    async fn push(&mut self) -> Vec<Fetched> {
+    async fn push(&mut self) -> Result<Found, Failure> {
         let budget = usize::try_from(self.credit).unwrap_or(usize::MAX).min(MESSAGE_BYTES);
-        let fetched = self.door.collect(&self.positions, budget).await;
-        let bytes: Vec<u64> = fetched.iter().map(|fetched| fetched.bytes() as u64).collect();
-        let fetched = if self.plain { plain::convert(fetched, MESSAGE_BYTES) } else { fetched };
+        let found = self.door.collect(&self.positions, budget, 2 * MESSAGE_BYTES).await?;
+        let bytes: Vec<u64> = found.fetched.iter().map(|fetched| fetched.bytes() as u64).collect();
+        let Found { fetched, room } = if self.plain { found.into_plain(MESSAGE_BYTES) } else { found };
         let mut pushed = Vec::new();
         let mut failed = Vec::new();
         for (at, fetched) in fetched.into_iter().enumerate() {
@@ -129,6 +129,6 @@ impl Subscription {
         for at in failed.into_iter().rev() {
             self.positions.remove(at);
         }
-        pushed
+        Ok(Found { fetched: pushed, room })
     }
 }

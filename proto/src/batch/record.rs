@@ -136,12 +136,6 @@ impl Records {
         let Self { header, bytes, cursor, failed } = self;
         Views { header, bytes, cursor, failed }
     }
-
-    /// Bytes of the records, decompressed.
-    #[must_use]
-    pub const fn decompressed_len(&self) -> usize {
-        self.bytes.len()
-    }
 }
 
 /// The records of a batch, borrowed. An error is the last item.

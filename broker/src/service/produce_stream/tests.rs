@@ -15,6 +15,7 @@ use crate::failure;
 use crate::leadership::manager::Manager;
 use crate::log::Reader;
 use crate::log::cold::Cold;
+use crate::service::answers::Answers;
 use crate::shard::Inbox;
 use crate::shard::piece::Piece;
 
@@ -45,6 +46,7 @@ fn door(inbox: &Arc<Inbox>) -> Arc<Door> {
         catalog,
         registration: Arc::default(),
         producers: Default::default(),
+        answers: Answers::new(1 << 20, PATIENCE),
     })
 }
 

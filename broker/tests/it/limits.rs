@@ -1,0 +1,114 @@
+//! Clients that do not take what they asked for, or do not send what they began,
+//! are bounded in what they cost, and cost nobody else anything for long.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::join_all;
+use h2::SendStream;
+use h2::client::{ResponseFuture, SendRequest};
+
+use prost::Message;
+use quire_broker::Options;
+use quire_proto::v1;
+use quire_proto::v1::subscribe_request::Request;
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+
+use crate::server::{PATIENCE, Server, batch, fetch, options, request};
+
+const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
+
+fn small() -> Options {
+    Options { request_bytes: 8 << 20, answer_bytes: 8 << 20, client_patience: CLIENT_PATIENCE, ..options() }
+}
+
+/// A connection without a client that behaves.
+async fn connect(address: SocketAddr) -> (SendRequest<Bytes>, JoinHandle<Result<(), h2::Error>>) {
+    let stream = TcpStream::connect(address).await.unwrap();
+    let (client, connection) = h2::client::handshake(stream).await.unwrap();
+    (client, tokio::spawn(connection))
+}
+
+fn call(client: &mut SendRequest<Bytes>, method: &str) -> (ResponseFuture, SendStream<Bytes>) {
+    let request = http::Request::post(format!("http://quire/quire.v1.LogService/{method}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(())
+        .unwrap();
+    client.send_request(request, false).unwrap()
+}
+
+/// As a message of a gRPC stream.
+fn framed(message: &impl Message) -> Bytes {
+    let body = message.encode_to_vec();
+    [&[0][..], &u32::try_from(body.len()).unwrap().to_be_bytes(), &body].concat().into()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_is_never_whole_is_given_up() {
+    let mut server = Server::with(small()).await;
+    server.create("t", 1, &[]).await;
+    let (mut client, _connection) = connect(server.address).await;
+    let large = framed(&request("t", 0, &[batch(&["x".repeat(5 << 20).as_str()])]));
+    // Together they want more than there is.
+    let begun: Vec<_> = (0..8)
+        .map(|_| {
+            let (response, mut body) = call(&mut client, "Produce");
+            body.send_data(large.slice(..1000), false).unwrap();
+            (response, body)
+        })
+        .collect();
+    let (responses, _bodies): (Vec<_>, Vec<_>) = begun.into_iter().unzip();
+    let refused = tokio::time::timeout(PATIENCE, join_all(responses)).await.expect("they are given up");
+    for response in refused {
+        let status = response.unwrap().headers()["grpc-status"].to_str().unwrap().to_owned();
+        let codes = [tonic::Code::DeadlineExceeded, tonic::Code::ResourceExhausted, tonic::Code::Unavailable];
+        assert!(codes.contains(&tonic::Code::from_bytes(status.as_bytes())), "{status}");
+    }
+    assert_eq!(server.put("t", 0, "next").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_does_not_take_its_answers_is_disconnected() {
+    let mut server = Server::with(small()).await;
+    server.create("t", 1, &[]).await;
+    let value = "x".repeat(900_000);
+    for _ in 0..8 {
+        server.put("t", 0, &value).await;
+    }
+    let (mut client, connection) = connect(server.address).await;
+    let (response, mut body) = call(&mut client, "Subscribe");
+    let start = v1::SubscribeStart {
+        partitions: fetch("t", 0, 0).partitions,
+        credit_bytes: 1 << 30,
+        ..v1::SubscribeStart::default()
+    };
+    body.send_data(framed(&v1::SubscribeRequest { request: Some(Request::Start(start)) }), false).unwrap();
+    let _untaken = response.await.unwrap();
+    // What it holds is waited for, and then it is gone.
+    let read = server.read_from("t", 0, 0).await;
+    assert_eq!(read.len(), 8);
+    _ = tokio::time::timeout(PATIENCE, connection).await.expect("it is disconnected");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn beyond_the_limit_connections_are_closed() {
+    let mut server = Server::with(Options { connections_max: 2, ..options() }).await;
+    server.create("t", 1, &[]).await;
+    let second = TcpStream::connect(server.address).await.unwrap();
+    let mut third = TcpStream::connect(server.address).await.unwrap();
+    let read = tokio::time::timeout(PATIENCE, third.read(&mut [0; 1])).await.expect("it is closed");
+    assert!(matches!(read, Ok(0) | Err(_)), "{read:?}");
+    assert_eq!(server.put("t", 0, "the first goes on").await, 0);
+    drop(second);
+    // There is room again.
+    crate::server::eventually("a connection is accepted", async || {
+        let mut next = TcpStream::connect(server.address).await.ok()?;
+        let quiet = tokio::time::timeout(Duration::from_millis(100), next.read(&mut [0; 1])).await;
+        (quiet.is_err() || matches!(quiet, Ok(Ok(1)))).then_some(())
+    })
+    .await;
+}

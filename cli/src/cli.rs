@@ -111,8 +111,8 @@ pub(crate) struct Standalone {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Tuning")]
 pub(crate) struct Tuning {
-    /// Threads that lead partitions; 0 takes one a core
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// Tasks that lead the partitions, at most 1024; 0 takes one a core
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1024))]
     pub(crate) shards: u32,
     /// Memory of the broker for records; past it producers wait
     #[arg(long, value_name = "BYTES", default_value = "512MiB")]
@@ -138,8 +138,8 @@ pub(crate) struct Tuning {
     /// A ledger without an append for this many milliseconds is sealed
     #[arg(long, value_name = "MS", default_value_t = 300_000)]
     pub(crate) idle_seal_ms: u64,
-    /// An idempotent producer that wrote nothing for this many milliseconds is forgotten
-    #[arg(long, value_name = "MS", default_value_t = 604_800_000)]
+    /// An idempotent producer that wrote nothing for this many milliseconds, at least 5 minutes, is forgotten
+    #[arg(long, value_name = "MS", default_value_t = 604_800_000, value_parser = clap::value_parser!(u64).range(300_000..))]
     pub(crate) producer_expiry_ms: u64,
     /// Size of a log file of the bookie: 1 MiB to 4 GiB
     #[arg(long, value_name = "BYTES", default_value = "256MiB")]

@@ -71,6 +71,9 @@ pub const fn class(reason: ErrorReason) -> Class {
     }
 }
 
+/// Bytes of the text of a status.
+const STATUS_LEN: usize = 1024;
+
 /// A failure with its reason, as a broker makes it and a client reads it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -119,8 +122,19 @@ impl From<Failure> for Status {
     fn from(failure: Failure) -> Self {
         let reason = failure.reason.as_str_name();
         let details = ErrorDetails::with_error_info(reason, DOMAIN, HashMap::new());
-        Self::with_error_details(failure.class().code, failure.message, details)
+        Self::with_error_details(failure.class().code, shortened(failure.message), details)
     }
+}
+
+/// A status travels in headers, of which clients take 16 KiB or less: the middle
+/// of a text that quotes what is too long is left out.
+fn shortened(text: String) -> String {
+    if text.len() <= STATUS_LEN {
+        return text;
+    }
+    let head = text.floor_char_boundary(STATUS_LEN / 2);
+    let tail = text.ceil_char_boundary(text.len() - STATUS_LEN / 2);
+    format!("{} … {}", &text[..head], &text[tail..])
 }
 
 impl From<Failure> for v1::Error {
@@ -160,6 +174,16 @@ mod tests {
             assert_eq!(Failure::from_status(&status), Some(failure.clone()));
             assert_eq!(Failure::from(v1::Error::from(failure.clone())), failure);
         }
+    }
+
+    #[test]
+    fn a_status_fits_into_headers() {
+        let text = format!("the topic {} does not exist: create it", "ü".repeat(100_000));
+        let status = Status::from(Failure::new(ErrorReason::UnknownTopic, text));
+        let said = status.message();
+        assert!(said.starts_with("the topic ü") && said.ends_with("create it"), "{said}");
+        // Percent-encoded, and once more in the details.
+        assert!(said.len() * 3 + status.details().len() * 4 / 3 < 8 << 10);
     }
 
     #[test]

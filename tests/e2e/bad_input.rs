@@ -24,6 +24,7 @@ fn requests_that_can_never_succeed_are_refused() {
     let server = Server::start();
     server.create_topic("known", 2);
     let long = "x".repeat(300);
+    let endless = "x".repeat(100_000);
     let table: &[(&[&str], i32, &[&str])] = &[
         (&["topic", "describe", "nowhere"], REFUSED, &["nowhere", "what to do"]),
         (&["topic", "delete", "nowhere", "--yes"], REFUSED, &["nowhere"]),
@@ -33,6 +34,8 @@ fn requests_that_can_never_succeed_are_refused() {
         (&["topic", "create", "..", "--partitions", "1"], REFUSED, &[".."]),
         (&["topic", "create", "", "--partitions", "1"], REFUSED, &[]),
         (&["topic", "create", &long, "--partitions", "1"], REFUSED, &[]),
+        (&["topic", "create", &endless, "--partitions", "1"], REFUSED, &["xxx", "what to do"]),
+        (&["topic", "describe", &endless], REFUSED, &["does not exist"]),
         (&["topic", "create", "t", "--partitions", "0"], USAGE, &["--partitions"]),
         (&["topic", "create", "t", "--partitions", "4000000000"], REFUSED, &["partitions"]),
         (&["topic", "create", "t", "--partitions", "1", "--config", "x"], USAGE, &["KEY=VALUE"]),
@@ -143,6 +146,9 @@ fn a_second_server_is_told_what_is_in_its_way() {
         .refused(USAGE, &["nonsense", "--grpc"]);
     run(&["standalone", "--data", other, "--grpc", free, "--http", free, "--bookie-high-water", "80"])
         .refused(USAGE, &["low_water", "high_water"]);
+    run(&["standalone", "--data", other, "--shards", "4294967295"]).refused(USAGE, &["--shards", "1024"]);
+    run(&["standalone", "--data", other, "--producer-expiry-ms", "0"])
+        .refused(USAGE, &["--producer-expiry-ms", "300000"]);
     check_alive(&server);
 }
 
@@ -164,6 +170,19 @@ fn a_bookie_of_another_cluster_is_refused_and_left_as_it_is() {
     assert!(second.log().contains("belongs to cluster"), "{}", second.log());
 
     std::fs::rename(&theirs, &mine).unwrap();
+    let data = first.data().to_str().unwrap();
+    run(&[
+        "standalone",
+        "--data",
+        data,
+        "--grpc",
+        "127.0.0.1:0",
+        "--http",
+        "127.0.0.1:0",
+        "--cluster",
+        "other",
+    ])
+    .refused(CANNOT_START, &["belongs to cluster", "--cluster"]);
     first.restart();
     first.wait_ready();
     assert_eq!(first.read_all("mine"), b"kept\n");

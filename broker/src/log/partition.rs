@@ -242,6 +242,20 @@ impl PartitionLog {
         Ok(state.bounds())
     }
 
+    /// The first offset. While taking over it is known as soon as something is
+    /// that can be read (T2).
+    ///
+    /// # Errors
+    /// As [`PartitionLog::bounds`].
+    pub fn earliest(&self) -> Result<Offset, Failure> {
+        let state = self.lock();
+        let earliest = state.bounds().earliest;
+        if state.standing != Standing::Recovering || state.readable() <= earliest {
+            self.check(&state)?;
+        }
+        Ok(earliest)
+    }
+
     /// As [`PartitionLog::bounds`], but while taking over it tells what is
     /// certain: at least so much is there.
     #[must_use]

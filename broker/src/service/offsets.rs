@@ -30,11 +30,13 @@ impl Door {
         self.check_open()?;
         let (_, log) = self.partition(topic, partition)?;
         self.check_fresh()?;
-        let bounds = log.bounds()?;
         let offset = match at {
-            Some(At::Earliest(_)) => Some(bounds.earliest),
-            Some(At::Latest(_)) => Some(bounds.latest),
-            Some(At::TimestampMs(timestamp_ms)) => self.reader.offset_of(&log, timestamp_ms).await?,
+            Some(At::Earliest(_)) => Some(log.earliest()?),
+            Some(At::Latest(_)) => Some(log.bounds()?.latest),
+            Some(At::TimestampMs(timestamp_ms)) => {
+                log.bounds()?;
+                self.reader.offset_of(&log, timestamp_ms).await?
+            }
             None => return Err(failure::invalid("say which offset: earliest, latest or timestamp_ms")),
         };
         Ok((offset, epoch_at(&log, offset)))

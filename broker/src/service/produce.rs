@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 use quire_ledger::clock::Millis;
-use quire_proto::batch::{Batch, Builder, Header, Producer};
+use quire_proto::batch::{Batch, Builder, Header, Producer, UNRESOLVED_MAX};
 use quire_proto::codec::Compression;
 use quire_proto::v1::{self, ErrorReason};
 use smallvec::SmallVec;
@@ -321,6 +321,12 @@ fn check_producer(batches: &[Batch], acks: Acks) -> Result<(), &'static str> {
         (one.producer_id, one.producer_epoch) == (next.producer_id, next.producer_epoch)
             && expected == i64::from(next.base_sequence)
     };
-    let consecutive = batches.windows(2).all(follows);
-    if consecutive { Ok(()) } else { Err("the batches of one producer must continue one another") }
+    if !batches.windows(2).all(follows) {
+        return Err("the batches of one producer must continue one another");
+    }
+    // More could not be told from a gap when they are sent again.
+    if batches.len() > UNRESOLVED_MAX {
+        return Err("of one producer at most 16 batches can be sent at once");
+    }
+    Ok(())
 }

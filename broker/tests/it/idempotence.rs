@@ -99,3 +99,17 @@ async fn idempotence_needs_acks_all() {
     assert_eq!(reason(&results[0].error), ErrorReason::InvalidRequest);
     server.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn as_many_batches_as_are_remembered_can_be_sent_at_once() {
+    let mut server = Server::start().await;
+    server.create("t", 1, &[]).await;
+    let batches: Vec<_> = (0..17).map(|n| numbered(3, 0, n, &["a"])).collect();
+    let refused = server.produce("t", 0, &batches).await;
+    assert_eq!(reason(&refused.error), ErrorReason::InvalidRequest);
+    for _ in 0..2 {
+        let written = server.produce("t", 0, &batches[..16]).await;
+        assert_eq!((written.error, written.base_offset, written.last_offset), (None, 0, 15));
+    }
+    server.stop().await;
+}

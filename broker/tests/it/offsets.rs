@@ -6,7 +6,7 @@ use quire_proto::v1;
 use quire_proto::v1::ErrorReason;
 use quire_proto::v1::list_offsets_partition::At;
 
-use crate::server::{Server, options, reason};
+use crate::server::{Server, eventually, options, reason};
 
 fn at(timestamps: &[i64]) -> Batch {
     let mut builder = Builder::with_capacity(100);
@@ -69,4 +69,22 @@ async fn earliest_and_latest() {
     assert_eq!((found.offset, found.leader_epoch), (Some(1), 1));
     assert_eq!(reason(&look_up(&mut server, 1, latest).await.error), ErrorReason::UnknownPartition);
     server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_earliest_is_known_before_the_end_is() {
+    let mut server = Server::start().await;
+    server.create("t", 1, &[]).await;
+    server.put("t", 0, "in a sealed ledger").await;
+    server = Server::on(server.stop().await, options()).await;
+    server.put("t", 0, "in an open one").await;
+    let ground = server.crash().await;
+    ground.gate.set_open(false);
+    let mut server = Server::on(ground, options()).await;
+    let earliest = eventually("the first ledger can be read", async || {
+        look_up(&mut server, 0, At::Earliest(v1::Earliest {})).await.offset
+    });
+    assert_eq!(earliest.await, 0);
+    let latest = look_up(&mut server, 0, At::Latest(v1::Latest {})).await;
+    assert_eq!(reason(&latest.error), ErrorReason::NotReady);
 }

@@ -93,6 +93,12 @@ impl OpenError {
         match self {
             Self::Io { source, .. } => Some(source.kind()),
             Self::File { source, .. } => match &**source {
+                // This is how it says that the file is none of its own.
+                redb::Error::Io(source)
+                    if matches!(source.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) =>
+                {
+                    None
+                }
                 redb::Error::Io(source) => Some(source.kind()),
                 _ => None,
             },

@@ -178,6 +178,17 @@ async fn a_file_of_something_else_is_refused_and_left_alone() {
     assert_eq!(std::fs::read(&path).unwrap(), other);
 }
 
+#[test]
+fn a_file_that_is_no_store_is_no_fault_of_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("metadata.redb");
+    for content in [&b""[..], &[0; 100_000], b"garbage", &[7; 100_000]] {
+        std::fs::write(&path, content).unwrap();
+        let error = EmbeddedStore::open(&path).unwrap_err();
+        assert_eq!(error.io_kind(), None, "{error:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_damaged_file_is_refused_or_whole() {
     let directory = tempfile::tempdir().unwrap();

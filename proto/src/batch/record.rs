@@ -231,12 +231,18 @@ impl Batch {
     /// every length within the bytes, nothing left over.
     pub(super) fn walk(&self) -> Result<(), BatchError> {
         let mut rest = &self.bytes[Header::LEN..];
+        let mut latest_ms = i64::MIN;
         for index in 0..self.header.record_count {
             let malformed = |what| BatchError::Record { index, what };
             let raw = take_record(&mut rest).map_err(malformed)?;
             if raw.offset_delta != index {
                 return Err(malformed("its offset delta is not its place in the batch"));
             }
+            let timestamp_ms = self.header.base_timestamp_ms.checked_add(raw.timestamp_delta);
+            latest_ms = latest_ms.max(timestamp_ms.ok_or(malformed("its timestamp is out of range"))?);
+        }
+        if latest_ms != self.header.max_timestamp_ms {
+            return Err(BatchError::Field("max timestamp"));
         }
         if !rest.is_empty() {
             let index = self.header.record_count;

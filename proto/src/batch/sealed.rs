@@ -38,7 +38,8 @@ impl Batch {
     }
 
     /// Checks a batch as a producer sends it: size, checksum, counts, codec,
-    /// kind, producer; and, when it is not compressed, every record.
+    /// kind, producer; and, when it is not compressed, every record. Compressed
+    /// records stay as they are: whoever reads them finds out.
     ///
     /// `max_bytes` is the limit for the whole batch, its header included.
     ///

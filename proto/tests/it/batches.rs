@@ -190,6 +190,8 @@ fn a_header_that_lies_is_refused() {
     refused(three, E::Record { index: 2, what: "its length is malformed" }, InvalidBatch);
     let four = |h: &mut Header| (h.record_count, h.last_offset_delta) = (4, 3);
     refused(four, counts(4, 3), InvalidBatch);
+    refused(|h| h.max_timestamp_ms = 8, E::Field("max timestamp"), InvalidBatch);
+    refused(|h| h.base_timestamp_ms = 8, E::Field("max timestamp"), InvalidBatch);
 }
 
 #[test]

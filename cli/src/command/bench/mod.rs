@@ -29,18 +29,24 @@ use self::report::{Latencies, Report};
 use super::connect;
 use crate::cli::{Bench, BenchTopic, Common, DEFAULT_HTTP};
 use crate::failure::{Exit, Failure};
-use crate::output;
+use crate::{interrupt, output};
 
 /// # Errors
 /// When the measurement could not be carried to its end.
 pub(crate) async fn run(command: &Bench, common: &Common) -> Result<(), Failure> {
+    let interrupted = interrupt::token()?;
+    let measured = interrupted.run_until_cancelled(Box::pin(measure(command, common))).await;
+    let report = measured.unwrap_or_else(|| Err(Failure::interrupted()))?;
+    output::emit(common.output, &report, Report::as_table)
+}
+
+async fn measure(command: &Bench, common: &Common) -> Result<Report, Failure> {
     let client = connect::client(common).await?;
-    let report = match command {
+    match command {
         Bench::Produce(arguments) => produce::run(arguments, &client).await,
         Bench::Consume(arguments) => consume::run(arguments, &client).await,
         Bench::Latency(arguments) => latency::run(arguments, &client).await,
-    }?;
-    output::emit(common.output, &report, Report::as_table)
+    }
 }
 
 /// Creates the topic where it is missing; its number of partitions.

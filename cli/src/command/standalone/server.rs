@@ -78,6 +78,10 @@ fn failure(arguments: &Standalone, error: Error) -> Failure {
             Failure::message(Exit::CannotStart, cause)
                 .remedy("stop that process, or choose another directory with --data")
         }
+        Error::Bookie(quire_bookie::Error::OtherCluster { .. }) => {
+            let remedy = "give the --cluster that the directory was made with, or another --data";
+            Failure::new(Exit::CannotStart, error).remedy(remedy)
+        }
         Error::Bookie(quire_bookie::Error::Disk { ref source, .. }) => {
             let remedy = disk_remedy(source.kind());
             Failure::new(Exit::Storage, error).remedy(remedy)

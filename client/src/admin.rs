@@ -28,6 +28,17 @@ pub struct NewTopic {
     pub config: HashMap<String, String>,
 }
 
+/// What recovering a ledger came to.
+#[derive(Clone, Debug)]
+pub struct Recovery {
+    /// The ledger.
+    pub ledger: v1::Ledger,
+    /// What may be lost, or was accepted as lost, in words.
+    pub loss: String,
+    /// Nothing was done: what accepts that loss.
+    pub accept_loss: Option<String>,
+}
+
 /// Administers a cluster through any of its brokers. Errors of all calls:
 /// `Connect`, `Foreign`, `Timeout`, `Broker`; calls that change something also
 /// `Disconnected`, when it is not known whether they did. All calls are
@@ -147,22 +158,20 @@ impl Admin {
         Ok((answer.ledger.ok_or_else(|| incomplete("DescribeLedger"))?, answer.replicas))
     }
 
-    /// The way on when a disk lost its tail and no other copy is left. Returns
-    /// the ledger and, in words, what is accepted as lost.
+    /// The way on when a disk lost its tail and no other copy is left. Without
+    /// `accept_loss` it asks what may be lost, and does nothing.
     ///
     /// # Errors
-    /// `Broker` with `AcceptLossRequired`, whose message says what may be lost,
-    /// when `accept_loss` is false and something may be.
-    pub async fn recover_ledger(
-        &self,
-        id: LedgerId,
-        accept_loss: bool,
-    ) -> Result<(v1::Ledger, String), Error> {
+    /// `Broker` with `AcceptLossRequired` when more may be lost by now than
+    /// `accept_loss` accepts; nothing is done then.
+    pub async fn recover_ledger(&self, id: LedgerId, accept_loss: Option<&str>) -> Result<Recovery, Error> {
         let what = format!("recovering ledger {id}");
+        let accept_loss = accept_loss.map(str::to_owned);
         let request = v1::RecoverLedgerRequest { id: id.0, accept_loss };
         let call = |channel, request| async move { ledger_client(channel).recover_ledger(request).await };
         let answer = self.shared.connections.call(&what, Repeat::Unsafe, request, call).await?.into_inner();
-        Ok((answer.ledger.ok_or_else(|| incomplete("RecoverLedger"))?, answer.loss))
+        let v1::RecoverLedgerResponse { ledger, loss, accept_loss } = answer;
+        Ok(Recovery { ledger: ledger.ok_or_else(|| incomplete("RecoverLedger"))?, loss, accept_loss })
     }
 }
 

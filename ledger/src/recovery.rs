@@ -22,6 +22,8 @@
 pub mod replica;
 pub mod report;
 
+use std::mem;
+
 use quire_proto::id::{BookieId, EntryId, Epoch, LedgerId};
 use smallvec::SmallVec;
 
@@ -126,9 +128,10 @@ pub enum Event {
     LinkBroken { bookie: BookieId },
     /// There is a link to the bookie again.
     LinkUp { bookie: BookieId },
-    /// An operator accepts that what the silent bookies alone hold is lost
-    /// (T3). [`Recovery::blocked`] says what that may be.
-    AcceptLoss,
+    /// An operator accepts the loss that this states (T3), which
+    /// [`Recovery::blocked`] once was. When recovery waits for something that it
+    /// does not cover, it is refused, and the wait is told anew.
+    AcceptLoss(Blocked),
     /// Time has passed: [`Recovery::deadline`] says when this is of use.
     Tick,
 }
@@ -207,7 +210,8 @@ pub struct Recovery {
     lacking_since: Option<Millis>,
     /// The greatest number of committed entries that any answer told of.
     committed: EntryId,
-    loss_accepted: bool,
+    /// The losses that were accepted, the last of each kind.
+    accepted: SmallVec<[Blocked; 2]>,
     blocked: Option<Blocked>,
     alarmed: Option<Alarm>,
     outcome: Option<Outcome>,
@@ -230,7 +234,7 @@ impl Recovery {
             held_since: None,
             lacking_since: None,
             committed: EntryId(0),
-            loss_accepted: false,
+            accepted: SmallVec::new(),
             blocked: None,
             alarmed: None,
             outcome: None,
@@ -305,7 +309,7 @@ impl Recovery {
                     replica.retry_now(now);
                 }
             }
-            Event::AcceptLoss => self.loss_accepted = true,
+            Event::AcceptLoss(loss) => self.accept_loss(loss, actions),
             Event::Tick => {}
         }
         self.advance(actions);
@@ -369,31 +373,42 @@ impl Recovery {
         let answers = || self.replicas.iter().filter_map(Replica::answer);
         let certain = answers().filter(|answer| answer.certain || fault::planted(Fault::UncertainCounted));
         let certain = certain.count();
+        let greatest = answers().map(|answer| answer.length).max().unwrap_or_default();
         let needed = self.view.ensemble.fence_quorum();
         let waiting = self.replicas.iter().any(Replica::is_first_answer_awaited);
         let in_grace = self.now < self.started + self.options.grace_ms;
         if waiting && (in_grace || certain < needed) {
             return Ok(None);
         }
-        if certain < needed && !self.loss_accepted {
-            return Err(Blocked::Answers {
-                ledger: self.view.ledger,
-                needed,
-                certain,
-                silences: self.silences(),
-            });
+        let ledger = self.view.ledger;
+        if certain < needed {
+            let silences = self.silences();
+            self.check_accepted(Blocked::Answers { ledger, needed, certain, greatest, silences })?;
         }
-        let greatest = answers().map(|answer| answer.length).max().unwrap_or_default();
         let committed = self.committed;
-        if committed > greatest && !self.loss_accepted {
-            let ledger = self.view.ledger;
+        if committed > greatest {
             self.alarm(Alarm::CommittedAboveLength { ledger, committed, greatest }, actions);
-            return Err(Blocked::Committed { ledger, committed, greatest, silences: self.silences() });
+            let silences = self.silences();
+            self.check_accepted(Blocked::Committed { ledger, committed, greatest, silences })?;
         }
         if fault::planted(Fault::SealBelowGreatest) {
-            return Ok(answers().map(|answer| answer.length).min());
+            return Ok(self.replicas.iter().filter_map(Replica::answer).map(|answer| answer.length).min());
         }
         Ok(Some(greatest))
+    }
+
+    /// T3: an acceptance holds for the wait that it names, not for what recovery
+    /// comes to wait for later.
+    fn accept_loss(&mut self, loss: Blocked, actions: &mut Vec<Action>) {
+        if let Some(other) = self.blocked.as_ref().filter(|blocked| !loss.covers(blocked)) {
+            return actions.push(Action::Blocked(other.clone()));
+        }
+        self.accepted.retain(|accepted| mem::discriminant(accepted) != mem::discriminant(&loss));
+        self.accepted.push(loss);
+    }
+
+    fn check_accepted(&self, blocked: Blocked) -> Result<(), Blocked> {
+        if self.accepted.iter().any(|accepted| accepted.covers(&blocked)) { Ok(()) } else { Err(blocked) }
     }
 
     fn silences(&self) -> Vec<Silence> {

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -15,7 +15,7 @@ use quire_metadata::partition::Partition;
 use quire_metadata::store::StoreError;
 use quire_metadata::typed::{Typed, Versioned};
 use quire_metadata::view;
-use quire_proto::id::BookieId;
+use quire_proto::id::{BookieId, Epoch};
 use rand::seq::SliceRandom;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
@@ -24,27 +24,63 @@ use crate::leadership::promotion::{Effect, Event, Promoted, Promotion, Waiting};
 use crate::leadership::scan::ReadFailed;
 use crate::log::cold;
 
-/// What an operator can see of a promotion that waits, and tell it.
+/// What an operator can see of a partition's promotions that wait, and tell them.
 #[derive(Debug, Default)]
 pub struct Patience {
-    waiting: Mutex<Option<Waiting>>,
-    accept_loss: watch::Sender<bool>,
+    waits: Mutex<Waits>,
+    accept_loss: watch::Sender<Option<Waiting>>,
+}
+
+#[derive(Debug, Default)]
+struct Waits {
+    /// The last one, with its name.
+    last: Option<Wait>,
+    /// Whether it goes on.
+    is_present: bool,
+    /// How many there were.
+    count: u64,
+}
+
+/// Why a promotion cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wait {
+    /// What an operator accepts its loss by: no wait of the partition in which
+    /// more may be lost has the same, whichever broker it is of.
+    pub name: String,
+    pub waiting: Waiting,
 }
 
 impl Patience {
     /// Why the promotion cannot go on, if it cannot.
     #[must_use]
-    pub fn waiting(&self) -> Option<Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn wait(&self) -> Option<Wait> {
+        let waits = self.lock();
+        waits.last.clone().filter(|_| waits.is_present)
     }
 
-    /// The operator accepts that entries may be lost.
-    pub fn accept_loss(&self) {
-        self.accept_loss.send_replace(true);
+    /// The operator accepts the loss that this states.
+    pub fn accept_loss(&self, loss: Waiting) {
+        self.accept_loss.send_replace(Some(loss));
     }
 
-    fn set(&self, waiting: Option<Waiting>) {
-        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
+    /// The promotion under this epoch waits so, or does not.
+    fn set(&self, epoch: Epoch, waiting: Option<Waiting>) {
+        let mut waits = self.lock();
+        waits.is_present = waiting.is_some();
+        let Some(waiting) = waiting else { return };
+        // One that comes back is the same, as is one that has got better.
+        if let Some(last) = waits.last.as_mut().filter(|last| last.waiting.covers(&waiting)) {
+            last.waiting = waiting;
+            return;
+        }
+        waits.count += 1;
+        // Numbers begin anew in another process, which has another epoch (T1).
+        let name = format!("{epoch}.{}", waits.count);
+        waits.last = Some(Wait { name, waiting });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waits> {
+        self.waits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -203,11 +239,15 @@ impl Driver {
 
     /// Tells operators and clients what this waits for.
     fn tell(&self, waiting: Option<Waiting>) {
-        if self.patience.waiting() != waiting {
-            self.promotion.log().set_stuck(waiting.as_ref().map(|waiting| {
-                format!("{waiting}; if that copy is gone for good: quire ledger recover {}", waiting.ledger())
+        if self.patience.wait().map(|wait| wait.waiting) != waiting {
+            self.promotion.log().set_stuck(waiting.as_ref().map(|waiting| match waiting.is_loss() {
+                true => {
+                    let ledger = waiting.ledger();
+                    format!("{waiting}; if that copy is gone for good: quire ledger recover {ledger}")
+                }
+                false => waiting.to_string(),
             }));
-            self.patience.set(waiting);
+            self.patience.set(self.promotion.epoch(), waiting);
         }
     }
 
@@ -322,7 +362,7 @@ impl Driver {
     }
 
     /// Waits for something to happen.
-    async fn wait(&mut self, accept_loss: &mut watch::Receiver<bool>) -> Vec<Event> {
+    async fn wait(&mut self, accept_loss: &mut watch::Receiver<Option<Waiting>>) -> Vec<Event> {
         let early = std::mem::take(&mut self.early);
         if !early.is_empty() {
             return early.into_iter().map(|done| self.done(done)).collect();
@@ -337,7 +377,9 @@ impl Driver {
         tokio::select! {
             Some(done) = self.work.next() => vec![self.done(done)],
             () = self.mailbox.wake.notified() => self.mail(),
-            Ok(()) = accept_loss.changed() => vec![Event::AcceptLoss],
+            Ok(()) = accept_loss.changed() => {
+                accept_loss.borrow_and_update().clone().map(Event::AcceptLoss).into_iter().collect()
+            }
             () = tick => vec![Event::Tick],
         }
     }

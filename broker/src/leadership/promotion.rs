@@ -78,8 +78,9 @@ pub enum Event {
     LinkBroken { bookie: BookieId },
     /// There is an append link to the bookie.
     LinkUp { bookie: BookieId },
-    /// An operator accepts that entries may be lost (T3).
-    AcceptLoss,
+    /// An operator accepts the loss that this states (T3), which
+    /// [`Promotion::waiting`] once was. It does not hold for another one.
+    AcceptLoss(Waiting),
     /// Time has passed: [`Promotion::deadline`] says when this is of use.
     Tick,
 }
@@ -133,6 +134,25 @@ impl Waiting {
             Self::Restoring(unreadable) => unreadable.ledger,
         }
     }
+
+    /// Whether an operator can accept a loss to end it.
+    #[must_use]
+    pub const fn is_loss(&self) -> bool {
+        match self {
+            Self::Recovery(blocked) => blocked.is_loss(),
+            Self::Restoring(_) => true,
+        }
+    }
+
+    /// Whether whoever accepts this has accepted that as well.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Recovery(this), Self::Recovery(other)) => this.covers(other),
+            (Self::Restoring(this), Self::Restoring(other)) => this.covers(other),
+            _ => false,
+        }
+    }
 }
 
 /// What must not be.
@@ -156,6 +176,8 @@ pub struct Promotion {
     last: Option<Last>,
     segments: Vec<Segment>,
     options: Options,
+    /// The entries whose loss was accepted: no scan asks for it again.
+    accepted: Vec<Unreadable>,
     phase: Phase,
 }
 
@@ -177,8 +199,6 @@ struct Recovering {
     machine: Recovery,
     /// The seal that was asked for, until its ledger's headers are read (T6).
     sealing: Option<(Seal, Scan)>,
-    /// An operator accepted the loss of entries that cannot be read.
-    loss_accepted: bool,
     /// What was read for the seal that is under way, if entries in the middle of
     /// the ledger were left out.
     scanned: Option<(Sealed, Headers)>,
@@ -201,7 +221,7 @@ impl Promotion {
         if let (Some(last), Some(claimed)) = (&mut last, claimed) {
             last.ledger = claimed;
         }
-        Self { log, leadership, last, segments, options, phase: Phase::New }
+        Self { log, leadership, last, segments, options, accepted: Vec::new(), phase: Phase::New }
     }
 
     /// What readers see of the partition.
@@ -275,7 +295,7 @@ impl Promotion {
         let mut actions = Vec::new();
         let options = self.options.recovery;
         let machine = Recovery::start(now.millis, self.leadership.epoch, view, options, &mut actions);
-        let recovering = Recovering { machine, sealing: None, loss_accepted: false, scanned: None };
+        let recovering = Recovering { machine, sealing: None, scanned: None };
         self.phase = Phase::Recovering(Box::new(recovering));
         self.carry_out(now, actions, effects);
     }
@@ -310,7 +330,7 @@ impl Promotion {
                 self.recovery_step(now, recovery::Event::LinkBroken { bookie }, effects);
             }
             Event::LinkUp { bookie } => self.recovery_step(now, recovery::Event::LinkUp { bookie }, effects),
-            Event::AcceptLoss => self.accept_loss(now, effects),
+            Event::AcceptLoss(loss) => self.accept_loss(now, loss, effects),
             Event::Tick => {
                 self.recovery_step(now, recovery::Event::Tick, effects);
                 self.scan_on(now, effects);
@@ -318,15 +338,22 @@ impl Promotion {
         }
     }
 
-    fn accept_loss(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        if let Some(scan) = self.scan_mut() {
-            scan.accept_loss();
-            if let Phase::Recovering(recovering) = &mut self.phase {
-                recovering.loss_accepted = true;
-            }
-            return self.scan_on(now, effects);
+    /// T3: an acceptance holds for the wait that it names, not for what is waited
+    /// for by now.
+    fn accept_loss(&mut self, now: Now, loss: Waiting, effects: &mut Vec<Effect>) {
+        if self.waiting().is_some_and(|waiting| !loss.covers(&waiting)) {
+            return;
         }
-        self.recovery_step(now, recovery::Event::AcceptLoss, effects);
+        match loss {
+            Waiting::Recovery(loss) => self.recovery_step(now, recovery::Event::AcceptLoss(loss), effects),
+            Waiting::Restoring(loss) => {
+                if let Some(scan) = self.scan_mut() {
+                    scan.accept_loss(&loss);
+                }
+                self.accepted.push(loss);
+                self.scan_on(now, effects);
+            }
+        }
     }
 
     fn depose(&mut self, effects: &mut Vec<Effect>) {
@@ -391,10 +418,7 @@ impl Promotion {
         let others = seal.replicas.iter().filter(|&replica| !seal.complete.contains(replica));
         let replicas = seal.complete.iter().chain(others).copied().collect();
         let segment = Segment { end: seal.end, replicas, ..Segment::of(last) };
-        let mut scan = Scan::new(&segment, self.options.scan);
-        if recovering.loss_accepted {
-            scan.accept_loss();
-        }
+        let scan = Scan::new(&segment, self.options.scan).leaving_out(&self.accepted);
         recovering.sealing = Some((seal, scan));
         self.scan_on(now, effects);
     }
@@ -456,7 +480,7 @@ impl Promotion {
         let Some(segment) = left.checked_sub(1).and_then(|at| self.segments.get(at)) else {
             return self.promote(Restored { running_max_ms: i64::MIN, ..Restored::default() }, effects);
         };
-        let scan = Box::new(Scan::new(segment, self.options.scan));
+        let scan = Box::new(Scan::new(segment, self.options.scan).leaving_out(&self.accepted));
         self.phase = Phase::Restoring { left, scan };
         self.scan_on(now, effects);
     }
@@ -547,7 +571,8 @@ impl Promotion {
         let Some(segment) = self.segments.get(left - 1) else { return };
         effects.push(Effect::Alarm(Alarm::End { ledger: segment.ledger, found, expected }));
         effects.push(Effect::ReadEpoch);
-        let scan = Box::new(Scan::after_pause(now.millis, segment, self.options.scan));
+        let scan = Scan::after_pause(now.millis, segment, self.options.scan).leaving_out(&self.accepted);
+        let scan = Box::new(scan);
         self.phase = Phase::Restoring { left, scan };
     }
 

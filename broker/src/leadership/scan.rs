@@ -6,7 +6,7 @@
 use quire_ledger::clock::Millis;
 use quire_ledger::message::{Read, Response};
 use quire_ledger::record::Record;
-use quire_ledger::recovery::Silence;
+use quire_ledger::recovery::{Silence, report};
 use quire_proto::fault::{Fault, planted};
 use quire_proto::id::{BookieId, EntryId, LedgerId, Offset};
 
@@ -109,6 +109,16 @@ pub struct Unreadable {
     pub silences: Vec<Silence>,
 }
 
+impl Unreadable {
+    /// Whether whoever accepts this has accepted that as well: it is the same
+    /// entry, and no other replica may still have it.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        (self.ledger, self.entry) == (other.ledger, other.entry)
+            && report::are_among(&other.silences, &self.silences)
+    }
+}
+
 fn may_have_it(Silence { bookie, why }: &Silence) -> String {
     format!("; bookie {bookie} does not answer and may still have it, and what follows it: {why}")
 }
@@ -135,9 +145,8 @@ pub struct Scan {
     failed_since: Option<Millis>,
     /// The next entry, when no replica gives it.
     unreadable: Option<Unreadable>,
-    accept_loss: bool,
-    /// Those that may still have what is left out, and are not waited for.
-    not_awaited: Vec<BookieId>,
+    /// The losses that were accepted of this ledger.
+    accepted: Vec<Unreadable>,
     under_way: Option<Read>,
     retry_at: Option<Millis>,
     /// How long the next pause is.
@@ -161,8 +170,7 @@ impl Scan {
             silences: Vec::new(),
             failed_since: None,
             unreadable: None,
-            accept_loss: false,
-            not_awaited: Vec::new(),
+            accepted: Vec::new(),
             under_way: None,
             retry_at: None,
             pause_ms: options.retry_ms,
@@ -221,14 +229,27 @@ impl Scan {
         self.retry_at.is_some() || self.pause_ms > self.options.retry_ms
     }
 
-    /// Leaves out, from now on, what no replica can give. A replica that does not
-    /// answer is waited for, unless [`Scan::unreadable`] named it: it is asked
-    /// once more.
-    pub fn accept_loss(&mut self) {
-        self.accept_loss = true;
-        let named = self.unreadable.iter().flat_map(|unreadable| &unreadable.silences);
-        self.not_awaited.extend(named.map(|silence| silence.bookie));
-        self.retry_at = None;
+    /// The same, without the entries whose loss was accepted before.
+    #[must_use]
+    pub fn leaving_out(mut self, losses: &[Unreadable]) -> Self {
+        self.accepted.extend(losses.iter().filter(|loss| loss.ledger == self.ledger).cloned());
+        self
+    }
+
+    /// Leaves this entry out, once every replica has been asked once more and
+    /// cannot give it. One that does not answer is waited for, unless the loss
+    /// names it: it is not, from that entry on. Another entry is another loss.
+    pub fn accept_loss(&mut self, loss: &Unreadable) {
+        if loss.ledger == self.ledger {
+            self.accepted.push(loss.clone());
+            self.retry_at = None;
+        }
+    }
+
+    /// Whether a loss was accepted that names this replica.
+    fn is_given_up(&self, bookie: BookieId) -> bool {
+        let behind = self.accepted.iter().filter(|loss| loss.entry <= self.from);
+        behind.flat_map(|loss| &loss.silences).any(|silence| silence.bookie == bookie)
     }
 
     /// Whether this read is the one under way.
@@ -292,7 +313,7 @@ impl Scan {
         if answered {
             self.refusals.push(failed);
             self.source += 1;
-        } else if self.not_awaited.contains(&bookie) {
+        } else if self.is_given_up(bookie) {
             self.replicas.remove(self.source);
         } else {
             self.silences.push(failed);
@@ -314,7 +335,7 @@ impl Scan {
         }
         let refusals = std::mem::take(&mut self.refusals);
         let silences = std::mem::take(&mut self.silences);
-        if silences.is_empty() && self.accept_loss {
+        if silences.is_empty() && self.accepted.iter().any(|loss| loss.entry == self.from) {
             return self.leave_out(self.from.next());
         }
         let since = *self.failed_since.get_or_insert(now);

@@ -16,7 +16,7 @@ use tonic::{Request, Response, Status};
 
 use crate::context::Backoff;
 use crate::failure::{self, Failure};
-use crate::leadership::driver::Patience;
+use crate::leadership::driver::{Patience, Wait};
 use crate::log::PartitionLog;
 use crate::log::partition::Standing;
 use crate::service::Door;
@@ -57,7 +57,7 @@ impl LedgerService for Ledgers {
         self.0.check_open()?;
         let peer = request.remote_addr().map_or_else(String::new, |peer| peer.to_string());
         let v1::RecoverLedgerRequest { id, accept_loss } = request.into_inner();
-        Ok(Response::new(self.0.recover(LedgerId(id), accept_loss, &peer).await?))
+        Ok(Response::new(self.0.recover(LedgerId(id), accept_loss.as_deref(), &peer).await?))
     }
 }
 
@@ -128,20 +128,20 @@ impl Door {
     async fn recover(
         &self,
         id: LedgerId,
-        accept_loss: bool,
+        accept_loss: Option<&str>,
         peer: &str,
     ) -> Result<v1::RecoverLedgerResponse, Failure> {
         let ledger = self.ledger(id).await?;
         let place = self.place(&ledger);
         let is_led = place.as_ref().is_some_and(|(log, _)| log.check_led().is_ok());
         let is_settled = place.as_ref().is_none_or(|(log, _)| log.standing().0 != Standing::Recovering);
-        let waiting = place.and_then(|(log, patience)| Some((patience.waiting()?, log, patience)));
-        let (loss, log, patience) = match waiting {
-            Some((waiting, log, patience)) if waiting.ledger() == id => (waiting.to_string(), log, patience),
+        let waiting = place.and_then(|(log, patience)| Some((patience.wait()?, log, patience)));
+        let (wait, log, patience) = match waiting {
+            Some(found) if found.0.waiting.ledger() == id => found,
             // It is written, or nothing waits for it.
             _ if is_led || ledger.sealed().is_some() && is_settled => {
                 let ledger = Some(self.public(&ledger));
-                return Ok(v1::RecoverLedgerResponse { ledger, loss: String::new() });
+                return Ok(v1::RecoverLedgerResponse { ledger, ..v1::RecoverLedgerResponse::default() });
             }
             _ if ledger.sealed().is_some() => {
                 return Err(Failure::new(
@@ -159,18 +159,25 @@ impl Door {
                 ));
             }
         };
-        if !accept_loss {
+        if !wait.waiting.is_loss() {
             return Err(Failure::new(
-                ErrorReason::AcceptLossRequired,
-                format!(
-                    "ledger {id}: {loss}; to go on, accept that these entries may be lost (--accept-loss)"
-                ),
+                ErrorReason::NotReady,
+                format!("ledger {id}: {}; that is no loss that could be accepted: try again", wait.waiting),
             ));
         }
-        tracing::warn!(ledger = %id, peer, loss, "an operator accepted the loss of entries");
-        patience.accept_loss();
-        let ledger = self.wait_recovered(id, &log, &patience).await?;
-        Ok(v1::RecoverLedgerResponse { ledger: Some(self.public(&ledger)), loss })
+        let loss = wait.waiting.to_string();
+        match accept_loss {
+            Some(name) if name == wait.name => {}
+            Some(_) => return Err(not_accepted(id, &wait)),
+            None => {
+                let ledger = Some(self.public(&ledger));
+                return Ok(v1::RecoverLedgerResponse { ledger, loss, accept_loss: Some(wait.name) });
+            }
+        }
+        tracing::warn!(ledger = %id, peer, wait = wait.name, loss, "an operator accepted the loss of entries");
+        patience.accept_loss(wait.waiting.clone());
+        let ledger = self.wait_recovered(id, &wait, &log, &patience).await?;
+        Ok(v1::RecoverLedgerResponse { ledger: Some(self.public(&ledger)), loss, accept_loss: None })
     }
 
     /// The partition that the ledger is of.
@@ -181,9 +188,14 @@ impl Door {
     }
 
     /// Waits until the ledger is sealed and no longer in the way of its partition.
+    ///
+    /// # Errors
+    /// When the operator has to be asked anew, for more may be lost than in the
+    /// wait that was accepted.
     async fn wait_recovered(
         &self,
         id: LedgerId,
+        accepted: &Wait,
         log: &PartitionLog,
         patience: &Patience,
     ) -> Result<LedgerMetadata, Failure> {
@@ -191,8 +203,14 @@ impl Door {
         let mut backoff = Backoff::default();
         while Instant::now() < deadline {
             let ledger = self.ledger(id).await?;
-            let is_passed = match patience.waiting() {
-                Some(waiting) => waiting.ledger() != id,
+            let is_passed = match patience.wait() {
+                Some(wait) if wait.waiting.ledger() == id => {
+                    if wait.waiting.is_loss() && wait.name != accepted.name {
+                        return Err(not_accepted(id, &wait));
+                    }
+                    false
+                }
+                Some(_) => true,
                 None => log.standing().0 != Standing::Recovering,
             };
             if ledger.sealed().is_some() && is_passed {
@@ -234,4 +252,12 @@ impl Door {
             None => public,
         }
     }
+}
+
+/// What may be lost in this wait is not what the operator has accepted.
+fn not_accepted(id: LedgerId, wait: &Wait) -> Failure {
+    Failure::new(
+        ErrorReason::AcceptLossRequired,
+        format!("ledger {id}: more may be lost than was accepted: {}; nothing was done", wait.waiting),
+    )
 }

@@ -1,9 +1,11 @@
 //! Creating, describing and deleting topics.
 
+use std::sync::Arc;
+
 use quire_proto::v1;
 use quire_proto::v1::ErrorReason;
 
-use crate::server::{Server, options, status_reason};
+use crate::server::{Server, eventually, options, status_reason};
 
 fn create(name: &str) -> v1::CreateTopicRequest {
     v1::CreateTopicRequest { name: name.to_owned(), partitions: 1, ..v1::CreateTopicRequest::default() }
@@ -116,8 +118,38 @@ async fn segments_and_ledgers_can_be_looked_at() {
     let missing = server.ledgers.describe_ledger(v1::DescribeLedgerRequest { id: 999_999 }).await;
     assert_eq!(status_reason(missing), ErrorReason::UnknownLedger);
     // It is written: there is nothing to recover.
-    let recover = v1::RecoverLedgerRequest { id, accept_loss: true };
+    let recover = v1::RecoverLedgerRequest { id, accept_loss: Some("1.1".to_owned()) };
     let recovered = server.ledgers.recover_ledger(recover).await.unwrap().into_inner();
     assert_eq!((recovered.loss.as_str(), recovered.ledger.unwrap().state()), ("", v1::LedgerState::Open));
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loss_is_accepted_by_the_name_that_it_was_stated_under() {
+    let mut server = Server::start().await;
+    server.create("t", 1, &[]).await;
+    server.put("t", 0, "a").await;
+    let id = server.segments("t").await[0].ledger.as_ref().unwrap().id;
+    let ground = server.crash().await;
+    ground.gate.set_open(false);
+    let mut server = Server::on(ground, options()).await;
+    let asked = eventually("the ledger cannot be recovered", async || {
+        let request = v1::RecoverLedgerRequest { id, accept_loss: None };
+        Some(server.ledgers.recover_ledger(request).await.ok()?.into_inner())
+    })
+    .await;
+    assert!(!asked.loss.is_empty());
+    let name = asked.accept_loss.unwrap();
+    let request = v1::RecoverLedgerRequest { id, accept_loss: Some(format!("{name}0")) };
+    let refused = server.ledgers.recover_ledger(request).await;
+    assert_eq!(status_reason(refused), ErrorReason::AcceptLossRequired);
+    let request = v1::RecoverLedgerRequest { id, accept_loss: Some(name) };
+    let gate = Arc::clone(&server.ground.gate);
+    let (recovered, ()) = tokio::join!(server.ledgers.recover_ledger(request), async {
+        gate.set_open(true);
+    });
+    let ledger = recovered.unwrap().into_inner().ledger.unwrap();
+    assert_eq!(ledger.state(), v1::LedgerState::Sealed);
+    assert_eq!(server.read_from("t", 0, 0).await, [(0, "a".to_owned())], "its bookie has it all");
     server.stop().await;
 }

@@ -80,7 +80,7 @@ const fn by_reason(reason: ErrorReason) -> &'static str {
         R::OutOfOrderSequence | R::InvalidProducerEpoch => {
             "start the producer again: another one has taken its place, or the server has forgotten it"
         }
-        R::AcceptLossRequired => "restore another copy of the ledger, or accept the loss with --accept-loss",
+        R::AcceptLossRequired => "run it again to see what may be lost by now, and accept that if need be",
         R::NotLeader | R::NotReady => {
             "try again: the partition is being taken over; the server's log says what that waits for"
         }

@@ -1,13 +1,13 @@
 //! `quire ledger`
 
-use quire_client::Error;
+use quire_client::admin::Recovery;
 use quire_proto::id::LedgerId;
-use quire_proto::v1::{self, ErrorReason};
+use quire_proto::v1;
 use serde::Serialize;
 
 use super::connect;
 use crate::cli::{Common, Ledger, LedgerRecover};
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::output::{self, human_bytes};
 
 /// # Errors
@@ -29,32 +29,34 @@ async fn describe(id: u64, common: &Common) -> Result<(), Failure> {
     output::emit(common.output, &view, DescriptionView::as_table)
 }
 
-/// Asks the server first, without accepting anything, what may be lost.
+/// Asks the server first, without accepting anything, what may be lost. What is
+/// accepted then is just that.
 async fn recover(arguments: &LedgerRecover, common: &Common) -> Result<(), Failure> {
     let id = LedgerId(arguments.id);
     let admin = connect::admin(common).await?;
-    let loss = match admin.recover_ledger(id, false).await {
-        Ok((ledger, _)) => {
-            let state = if ledger.state() == v1::LedgerState::Sealed { "sealed" } else { "being written" };
-            output::note(format_args!("ledger {id} is {state}: there is nothing to recover"));
-            return emit_recovery(common, ledger, String::new());
-        }
-        Err(error) if error.reason() == Some(ErrorReason::AcceptLossRequired) => error,
-        Err(error) => return Err(connect::failure(error)),
+    let Recovery { ledger, loss, accept_loss } =
+        admin.recover_ledger(id, None).await.map_err(connect::failure)?;
+    let Some(accept_loss) = accept_loss else {
+        let state = if ledger.state() == v1::LedgerState::Sealed { "sealed" } else { "being written" };
+        output::note(format_args!("ledger {id} is {state}: there is nothing to recover"));
+        return emit_recovery(common, ledger, String::new());
     };
     confirm(arguments, &loss)?;
-    let (ledger, loss) = admin.recover_ledger(id, true).await.map_err(connect::failure)?;
+    let Recovery { ledger, loss, .. } =
+        admin.recover_ledger(id, Some(&accept_loss)).await.map_err(connect::failure)?;
     emit_recovery(common, ledger, loss)
 }
 
 /// The flag accepts the loss; on a terminal, whoever gave it is told what it is
 /// and asked again.
-fn confirm(arguments: &LedgerRecover, loss: &Error) -> Result<(), Failure> {
+fn confirm(arguments: &LedgerRecover, loss: &str) -> Result<(), Failure> {
     let id = arguments.id;
     if !arguments.accept_loss {
-        return Err(connect::failure(loss.clone()).remedy(format!("quire ledger recover {id} --accept-loss")));
+        return Err(Failure::message(Exit::Refused, format_args!("ledger {id}: {loss}")).remedy(format!(
+            "restore another copy of the ledger, or accept the loss: quire ledger recover {id} --accept-loss"
+        )));
     }
-    output::note(loss);
+    output::note(format_args!("ledger {id}: {loss}"));
     let question = format!("Seal ledger {id} and accept that loss for good?");
     if !arguments.yes && output::confirm(&question) == Some(false) {
         return Err(Failure::usage(format!("ledger {id} is left as it is")));

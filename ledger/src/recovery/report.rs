@@ -25,7 +25,8 @@ impl fmt::Display for Silence {
 pub enum Blocked {
     /// Fewer than n − A + 1 certain answers (T3).
     #[error(
-        "ledger {ledger} cannot be recovered: {certain} of {needed} needed bookies answered with certainty{}",
+        "ledger {ledger} cannot be recovered: {certain} of {needed} needed bookies answered with certainty, and \
+         none that answered has more than {greatest} entries{}",
         list(.silences)
     )]
     Answers {
@@ -35,6 +36,8 @@ pub enum Blocked {
         needed: usize,
         /// So many there are.
         certain: usize,
+        /// The greatest length heard, certain or not.
+        greatest: EntryId,
         /// The others.
         silences: Vec<Silence>,
     },
@@ -78,6 +81,42 @@ impl Blocked {
             }
         }
     }
+
+    /// Whether an operator can accept a loss to end it (T3).
+    #[must_use]
+    pub const fn is_loss(&self) -> bool {
+        !matches!(self, Self::Holders { .. })
+    }
+
+    /// Whether whoever accepts this has accepted that as well: it is about the
+    /// same, and no more may be lost. Words do not matter.
+    #[must_use]
+    pub fn covers(&self, other: &Self) -> bool {
+        let may_lose_more = match (self, other) {
+            (Self::Answers { greatest, .. }, Self::Answers { greatest: other, .. }) => other < greatest,
+            (
+                Self::Committed { committed, greatest, .. },
+                Self::Committed { committed: other, greatest: others_greatest, .. },
+            ) => other > committed || others_greatest < greatest,
+            (Self::Holders { holders, .. }, Self::Holders { holders: other, .. }) => other < holders,
+            _ => return false,
+        };
+        self.ledger() == other.ledger() && !may_lose_more && are_among(other.silences(), self.silences())
+    }
+
+    fn silences(&self) -> &[Silence] {
+        match self {
+            Self::Answers { silences, .. }
+            | Self::Committed { silences, .. }
+            | Self::Holders { silences, .. } => silences,
+        }
+    }
+}
+
+/// Whether all these bookies are among those, whatever they said.
+#[must_use]
+pub fn are_among(these: &[Silence], those: &[Silence]) -> bool {
+    these.iter().all(|this| those.iter().any(|that| that.bookie == this.bookie))
 }
 
 fn list(silences: &[Silence]) -> String {

@@ -396,10 +396,12 @@ impl World {
     pub(crate) fn show_wait(&mut self, broker: usize) {
         let Broker { name, role, .. } = &self.brokers[broker];
         let waits = match role {
-            Role::Recovering(recovery) => recovery.blocked().map(ToString::to_string),
+            Role::Recovering(recovery) => recovery.blocked(),
             _ => None,
         };
-        let (name, waits) = (name.clone(), waits.unwrap_or_else(|| "nothing".to_owned()));
+        let text = waits.map_or_else(|| "nothing".to_owned(), ToString::to_string);
+        let (name, waits, shown) = (name.clone(), text, waits.cloned());
+        self.shown = shown;
         let waits = self.with_names(&waits);
         self.say(format!("{name} waits for: {waits}"));
     }

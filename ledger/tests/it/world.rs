@@ -44,6 +44,8 @@ pub(crate) struct World {
     /// Every word that was acknowledged, by whomever.
     pub acked: Vec<(usize, String)>,
     loss_expected: bool,
+    /// The last wait that was shown: what an operator accepts.
+    pub shown: Option<recovery::Blocked>,
     /// What the machines are to be told once the present step is over.
     pub todo: VecDeque<(usize, Event)>,
     asked: BTreeMap<RequestId, Asked>,
@@ -70,6 +72,7 @@ impl Default for World {
             age_ms: 7 * 24 * 3_600_000,
             acked: Vec::new(),
             loss_expected: false,
+            shown: None,
             todo: VecDeque::new(),
             asked: BTreeMap::new(),
             connections: 0,
@@ -115,7 +118,8 @@ impl World {
             }
             ["operator", "accepts", "the", "loss", "for", broker] => {
                 let broker = self.broker(broker)?;
-                self.tell(broker, Event::Recovery(recovery::Event::AcceptLoss));
+                let shown = self.shown.clone().ok_or("no wait was shown to the operator")?;
+                self.tell(broker, Event::Recovery(recovery::Event::AcceptLoss(shown)));
             }
             ["metadata", ref rest @ ..] => self.metadata_command(rest)?,
             [amount, unit @ ("seconds" | "ms"), "pass"] => {

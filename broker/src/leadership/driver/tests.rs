@@ -2,12 +2,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use quire_ledger::message::{Request, Response};
+use quire_ledger::recovery::Silence;
 use quire_metadata::store::Txn;
-use quire_proto::id::{Epoch, LedgerId, PartitionId};
+use quire_proto::id::{EntryId, Epoch, LedgerId, PartitionId};
 
 use super::*;
 use crate::bookies::fake::{self, Appends};
 use crate::leadership::promotion::tests::{ledger, promotion, sealed, snapshot};
+use crate::leadership::scan::Unreadable;
 
 /// Longer than anything should take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -90,4 +92,33 @@ async fn a_late_report_about_a_link_does_not_break_the_next_one() {
     Sink { mailbox: Arc::clone(&driver.mailbox), number: 1 }.broken(bookie);
     assert!(driver.mail().is_empty());
     assert!(driver.links.contains_key(&bookie));
+}
+
+/// No replica gives this entry, and these do not answer.
+fn unreadable(entry: u64, silent: &[u128], why: &str) -> Option<Waiting> {
+    let silence = |&n: &u128| Silence { bookie: fake::bookie(n), why: why.to_owned() };
+    Some(Waiting::Restoring(Unreadable {
+        ledger: LedgerId(9),
+        entry: EntryId(entry),
+        refusals: Vec::new(),
+        silences: silent.iter().map(silence).collect(),
+    }))
+}
+
+#[test]
+fn a_wait_keeps_its_name_unless_more_may_be_lost() {
+    let patience = Patience::default();
+    let check = |epoch: u64, waiting: Option<Waiting>, name: Option<&str>| {
+        patience.set(Epoch(epoch), waiting.clone());
+        let wait = patience.wait();
+        assert_eq!(wait.as_ref().map(|wait| wait.name.as_str()), name);
+        assert_eq!(wait.map(|wait| wait.waiting), waiting, "it says what it is now");
+    };
+    check(2, unreadable(1, &[1, 2], "away"), Some("2.1"));
+    check(2, unreadable(1, &[1, 2], "no answer in time"), Some("2.1"));
+    check(2, None, None);
+    check(2, unreadable(1, &[1, 2], "away"), Some("2.1"));
+    check(2, unreadable(1, &[1], "away"), Some("2.1"));
+    check(2, unreadable(1, &[1, 2], "away"), Some("2.2"));
+    check(3, unreadable(2, &[1, 2], "away"), Some("3.3"));
 }

@@ -132,6 +132,13 @@ impl Case {
         }
     }
 
+    /// An operator accepts what it waits for.
+    #[track_caller]
+    fn accept_loss(&mut self, millis: u64) {
+        let waiting = self.promotion.waiting().expect("it waits");
+        self.step(millis, Event::AcceptLoss(waiting));
+    }
+
     #[track_caller]
     fn promoted(&mut self) -> Box<Promoted> {
         match self.effects.pop() {
@@ -235,7 +242,7 @@ fn a_state_whose_entry_is_lost_is_restored_without_it_once_that_is_accepted() {
     let waiting = case.promotion.waiting().expect("it says so");
     assert_eq!(waiting.ledger(), LedgerId(9));
     assert!(waiting.to_string().contains("entry 0 of ledger 9"), "{waiting}");
-    case.step(2, Event::AcceptLoss);
+    case.accept_loss(2);
     case.answer_damaged(3);
     let promoted = case.promoted();
     assert_eq!(promoted.restored.next_offset, Offset(6), "offsets go on where metadata says");
@@ -245,7 +252,7 @@ fn a_state_whose_entry_is_lost_is_restored_without_it_once_that_is_accepted() {
 #[test]
 fn an_entry_of_which_a_replica_does_not_answer_is_waited_for_though_loss_is_accepted() {
     let mut case = unreadable();
-    case.step(2, Event::AcceptLoss);
+    case.accept_loss(2);
     let call = case.call();
     case.answer(3, call, Response::Unknown("damaged".to_owned()));
     case.effects.retain(|effect| matches!(effect, Effect::Call { .. }));
@@ -316,7 +323,7 @@ fn a_ledger_whose_last_entry_is_lost_is_sealed_before_it_once_that_is_accepted()
     case.answer_damaged(2);
     let waiting = case.promotion.waiting().expect("it says so");
     assert_eq!(waiting.ledger(), LedgerId(9));
-    case.step(3, Event::AcceptLoss);
+    case.accept_loss(3);
     case.answer_damaged(3);
     let step = case.effects.iter().find_map(|effect| match effect {
         Effect::Step(step) => Some(format!("{step:?}")),
@@ -332,7 +339,7 @@ fn an_entry_in_the_middle_whose_loss_is_accepted_is_asked_about_once() {
     case.answer(2, call, Response::Entries(vec![snapshot(9, 4)]));
     case.answer_damaged(2);
     assert!(case.promotion.waiting().is_some(), "it says so");
-    case.step(3, Event::AcceptLoss);
+    case.accept_loss(3);
     case.answer_damaged(3);
     let call = case.call();
     case.answer(3, call, Response::Entries(vec![record(LedgerId(9), EntryId(2), 8)]));
@@ -343,6 +350,50 @@ fn an_entry_in_the_middle_whose_loss_is_accepted_is_asked_about_once() {
     let promoted = case.promoted();
     assert_eq!((promoted.segments[0].end, promoted.restored.next_offset), (EntryId(3), Offset(9)));
     assert_eq!(promoted.restored.running_max_ms, 5);
+}
+
+#[test]
+fn an_acceptance_does_not_hold_for_what_is_waited_for_by_the_time_it_comes() {
+    let (mut case, call) = recovering(3);
+    case.answer(2, call, Response::Entries(vec![snapshot(9, 4)]));
+    case.answer_damaged(2);
+    let shown = case.promotion.waiting().expect("it says so");
+    let due = case.promotion.deadline().expect("all are asked again");
+    case.step(due.0, Event::Tick);
+    let call = case.call();
+    case.answer(due.0, call, Response::Entries(vec![record(LedgerId(9), EntryId(1), 4)]));
+    case.answer_damaged(due.0);
+    let other = case.promotion.waiting().expect("it says so");
+    assert!(!shown.covers(&other), "{other}");
+    case.step(due.0, Event::AcceptLoss(shown));
+    assert!(case.effects.is_empty(), "{:?}", case.effects);
+    assert_eq!(case.promotion.waiting(), Some(other));
+    // What it waits for now can be accepted.
+    case.accept_loss(due.0);
+    case.answer_damaged(due.0);
+    assert!(matches!(case.effects[..], [Effect::Step(_)]), "{:?}", case.effects);
+}
+
+#[test]
+fn a_seal_that_is_read_for_again_leaves_out_what_was_accepted_and_nothing_else() {
+    let (mut case, call) = recovering(3);
+    case.answer(2, call, Response::Entries(vec![snapshot(9, 4)]));
+    case.answer_damaged(2);
+    case.accept_loss(3);
+    case.answer_damaged(3);
+    let call = case.call();
+    case.answer(3, call, Response::Entries(vec![record(LedgerId(9), EntryId(2), 8)]));
+    assert!(matches!(case.effects[..], [Effect::Step(_)]), "{:?}", case.effects);
+    case.effects.clear();
+    let changed = ledger(9, LedgerState::Recovering(MINE));
+    case.step(4, Event::Stepped(Outcome::Lost(StepRefused::Changed(Some(changed)))));
+    let call = case.call();
+    case.answer(4, call, Response::Entries(vec![snapshot(9, 4)]));
+    case.answer_damaged(4);
+    assert_eq!(case.promotion.waiting(), None, "its loss was accepted");
+    case.answer_damaged(4);
+    let waiting = case.promotion.waiting().expect("that of another was not");
+    assert!(waiting.to_string().contains("entry 2 of ledger 9"), "{waiting}");
 }
 
 #[test]

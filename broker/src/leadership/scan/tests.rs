@@ -29,6 +29,13 @@ impl Case {
         let (bookie, read) = self.scan.next(self.now).expect("there is something to read");
         self.scan.answered(self.now, answer(bookie, read))
     }
+
+    /// Accepts the loss that is reported.
+    #[track_caller]
+    fn accept_loss(&mut self) {
+        let loss = self.scan.unreadable().cloned().expect("a loss is reported");
+        self.scan.accept_loss(&loss);
+    }
 }
 
 /// An entry of the ledger.
@@ -90,7 +97,7 @@ fn a_header_that_is_damaged_everywhere_is_the_only_one_that_is_left_out() {
         }
         assert_eq!(case.scan.unreadable().map(|unreadable| unreadable.entry), Some(EntryId(2)));
         assert!(case.scan.deadline().is_some(), "there is a pause");
-        case.scan.accept_loss();
+        case.accept_loss();
         for _replica in replicas {
             _ = case.answer(|_, read| rotten_at(2, &read)).expect_err("it is damaged");
         }
@@ -104,6 +111,43 @@ fn a_header_that_is_damaged_everywhere_is_the_only_one_that_is_left_out() {
         let restored = headers.restored.expect("the snapshot is known");
         assert_eq!((restored.next_offset, restored.running_max_ms), (Offset(7), 5));
     }
+}
+
+#[test]
+fn an_accepted_loss_is_that_of_one_entry() {
+    let mut case = Case::new(4, &[1, 2]);
+    let mut reported = Vec::new();
+    while !case.scan.is_done() {
+        if let Some(loss) = case.scan.unreadable().cloned()
+            && !reported.contains(&loss.entry)
+        {
+            reported.push(loss.entry);
+            case.scan.accept_loss(&loss);
+        }
+        _ = case.answer(|_, read| match read.from.0 {
+            0 => Ok(Response::Entries(vec![entry(0)])),
+            from @ (1 | 2) => rotten_at(from, &read),
+            _ => all(&read),
+        });
+    }
+    assert_eq!(reported, [EntryId(1), EntryId(2)]);
+    let headers = case.scan.into_headers();
+    assert_eq!((headers.lost, headers.next_offset), (2, Some(Offset(7))));
+}
+
+#[test]
+fn a_scan_of_the_ledger_begun_anew_does_not_report_an_accepted_loss_again() {
+    let losses = [reported().scan.unreadable().cloned().expect("it is reported")];
+    let mut case = reported();
+    case.scan = Scan::new(&segment(LEDGER, 4, 3, &[1, 2]), Options::default()).leaving_out(&losses);
+    while !case.scan.is_done() {
+        assert_eq!(case.scan.unreadable(), None);
+        _ = case.answer(|asked, read| match read.from {
+            EntryId(2) => all(&read),
+            _ => silent(asked, &read),
+        });
+    }
+    assert_eq!(case.scan.into_headers().lost, 1);
 }
 
 #[test]
@@ -159,7 +203,7 @@ fn a_replica_that_is_silent_for_long_is_reported_and_not_waited_for_once_that_is
     let silent_one = format!("bookie {} does not answer and may still have it", bookie(1));
     assert!(text.contains("entry 1 of ledger 9") && text.contains(&silent_one), "{text}");
     assert!(text.contains("damaged"), "{text}");
-    case.scan.accept_loss();
+    case.accept_loss();
     let mut asked_again = 0;
     while case.scan.unreadable().is_some() {
         _ = case.answer(|asked, read| {
@@ -179,7 +223,7 @@ fn a_replica_that_is_silent_for_long_is_reported_and_not_waited_for_once_that_is
 #[test]
 fn a_replica_that_is_back_when_loss_is_accepted_gives_what_it_has() {
     let mut case = reported();
-    case.scan.accept_loss();
+    case.accept_loss();
     while !case.scan.is_done() {
         _ = case.answer(|asked, read| if asked == bookie(1) { all(&read) } else { silent(asked, &read) });
     }
@@ -189,7 +233,7 @@ fn a_replica_that_is_back_when_loss_is_accepted_gives_what_it_has() {
 #[test]
 fn a_replica_that_was_not_named_is_waited_for_though_loss_is_accepted() {
     let mut case = reported();
-    case.scan.accept_loss();
+    case.accept_loss();
     for _answer in 0..6 {
         let failed = case.answer(|_, _| Err("away".to_owned())).expect_err("it is away");
         assert_eq!(failed.entry, EntryId(1), "it is not left out");
@@ -204,7 +248,7 @@ fn a_ledger_without_any_replica_is_left_out_whole_once_that_is_accepted() {
     while case.scan.unreadable().is_none() {
         _ = case.answer(|_, _| Err("away".to_owned()));
     }
-    case.scan.accept_loss();
+    case.accept_loss();
     for _replica in 0..2 {
         _ = case.answer(|_, _| Err("away".to_owned())).expect_err("it is away");
     }

@@ -238,8 +238,8 @@ impl Batch {
             if raw.offset_delta != index {
                 return Err(malformed("its offset delta is not its place in the batch"));
             }
-            let timestamp_ms = self.header.base_timestamp_ms.checked_add(raw.timestamp_delta);
-            latest_ms = latest_ms.max(timestamp_ms.ok_or(malformed("its timestamp is out of range"))?);
+            // As it is read: a difference of more than 63 bits wraps.
+            latest_ms = latest_ms.max(self.header.base_timestamp_ms.wrapping_add(raw.timestamp_delta));
         }
         if latest_ms != self.header.max_timestamp_ms {
             return Err(BatchError::Field("max timestamp"));

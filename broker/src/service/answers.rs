@@ -113,12 +113,14 @@ impl Answers {
         loop {
             every.tick().await;
             let now = Instant::now();
-            for answer in self.lock().values_mut().filter(|answer| now >= answer.taken_at + self.patience) {
-                metrics::counter!("quire_broker_connections_cut_total").increment(1);
-                let address = answer.peer.address;
-                tracing::warn!(%address, "a client that does not take its answers is disconnected");
-                answer.peer.cut();
-                answer.taken_at = now;
+            let stands_still = |answer: &&UnderWay| now >= answer.taken_at + self.patience;
+            for UnderWay { peer, .. } in self.lock().values().filter(stands_still) {
+                if !peer.is_cut() {
+                    metrics::counter!("quire_broker_connections_cut_total").increment(1);
+                    let address = peer.address;
+                    tracing::warn!(%address, "a client that does not take its answers is disconnected");
+                    peer.cut();
+                }
             }
         }
     }

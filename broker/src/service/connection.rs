@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -43,13 +44,16 @@ impl Peer {
 pub struct Connections {
     free: Arc<Semaphore>,
     limit: usize,
+    /// Whether the last one was refused, so that it is said once.
+    is_full: AtomicBool,
 }
 
 impl Connections {
     /// At most so many at once.
     #[must_use]
     pub fn new(limit: usize) -> Self {
-        Self { free: Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))), limit }
+        let free = Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
+        Self { free, limit, is_full: AtomicBool::new(false) }
     }
 
     /// The connection, unless there are too many, or it is gone already. Who is
@@ -59,9 +63,13 @@ impl Connections {
         stream.set_nodelay(true).ok()?;
         let Ok(permit) = Arc::clone(&self.free).try_acquire_owned() else {
             metrics::counter!("quire_broker_connections_refused_total").increment(1);
-            tracing::warn!(%address, limit = self.limit, "a connection was refused: there are connections_max");
+            if !self.is_full.swap(true, Ordering::Relaxed) {
+                let limit = self.limit;
+                tracing::warn!(%address, limit, "connections are refused: there are connections_max");
+            }
             return None;
         };
+        self.is_full.store(false, Ordering::Relaxed);
         let peer = Peer::new(address);
         let cut = Box::pin(peer.cut.clone().cancelled_owned());
         Some(Connection { stream, peer, cut, _permit: permit })

@@ -104,7 +104,7 @@ impl Broker {
         let reader = Reader::new(Arc::new(cold));
         let producers = ProducerIds::default();
         let answers = Answers::new(context.options.answer_bytes, context.options.client_patience);
-        context.spawn(Arc::clone(&answers).watch());
+        context.spawn(Arc::clone(&answers).watch(Arc::clone(&context.memory)));
         let door = Arc::new(Door { context, catalog, manager, reader, registration, producers, answers });
         let health = HealthReporter::new();
         let broker = Self { context: Arc::clone(&door.context), door, pool, shards, running, health };

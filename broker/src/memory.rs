@@ -115,10 +115,14 @@ impl Memory {
     }
 }
 
-struct Waiting<'a>(&'a AtomicUsize);
+/// One that waits, as long as it does.
+#[derive(Debug)]
+pub struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
+    /// Counts it.
+    #[must_use]
+    pub fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }

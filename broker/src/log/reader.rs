@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use quire_proto::id::{EntryId, Offset};
 use quire_proto::v1::ErrorReason;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::failure::Failure;
 use crate::log::cold::Cold;
@@ -11,17 +12,26 @@ use crate::log::partition::{Found, PartitionLog, Segment};
 use crate::log::seek::Seek;
 use crate::log::stored::Batches;
 
+/// Requests that read from bookies at once: what they have read has no memory
+/// until its size is known.
+const COLD_READS: usize = 16;
+
 /// Reads partitions.
 #[derive(Debug)]
 pub struct Reader {
     cold: Arc<Cold>,
+    cold_reads: Semaphore,
 }
+
+/// A request's right to read from bookies, from when it first does so.
+#[derive(Debug, Default)]
+pub struct Turn<'a>(Option<SemaphorePermit<'a>>);
 
 impl Reader {
     /// Reads what is not in memory through these caches.
     #[must_use]
-    pub const fn new(cold: Arc<Cold>) -> Self {
-        Self { cold }
+    pub fn new(cold: Arc<Cold>) -> Self {
+        Self { cold, cold_reads: Semaphore::new(COLD_READS) }
     }
 
     /// Collects committed batches from the one that holds `offset` on, until
@@ -30,12 +40,13 @@ impl Reader {
     /// # Errors
     /// When nothing could be collected: `OFFSET_OUT_OF_RANGE`, `NOT_READY`,
     /// `NOT_LEADER`, `NOT_ENOUGH_BOOKIES`, `DATA_UNAVAILABLE`.
-    pub async fn read(
-        &self,
+    pub async fn read<'a>(
+        &'a self,
         log: &PartitionLog,
         offset: Offset,
         max_bytes: usize,
         out: &mut Batches,
+        turn: &mut Turn<'a>,
     ) -> Result<Offset, Failure> {
         let mut at = offset;
         while out.bytes < max_bytes.max(1) {
@@ -44,6 +55,10 @@ impl Reader {
                 Ok(Found::Tail(next)) => return Ok(next),
                 Ok(Found::End) => return Ok(at),
                 Ok(Found::Cold(segment)) => {
+                    if turn.0.is_none() {
+                        // The semaphore is never closed.
+                        turn.0 = self.cold_reads.acquire().await.ok();
+                    }
                     match self.read_cold(log, &segment, &mut at, max_bytes, out).await {
                         Err(failure) if at == offset => Err(self.with_way_on(&segment, at, failure).await),
                         step => step,
@@ -69,6 +84,7 @@ impl Reader {
     /// # Errors
     /// As [`Reader::read`].
     pub async fn offset_of(&self, log: &PartitionLog, timestamp_ms: i64) -> Result<Option<Offset>, Failure> {
+        let _turn = self.cold_reads.acquire().await;
         for segment in log.segments().iter().filter(|segment| segment.max_timestamp_ms >= timestamp_ms) {
             if let Some(offset) = Seek::new(&self.cold, segment).timestamp(timestamp_ms).await? {
                 return Ok(Some(offset));

@@ -1,9 +1,9 @@
-//! The memory of answers that carry records: taken before they are read, held
-//! until the client has them. Whoever does not take what it asked for is
-//! disconnected, so that a client that stands still keeps nobody waiting for long.
+//! The memory of answers that carry records: taken once it is known how large
+//! they are, held until the client has them. Whoever does not take what it asked
+//! for, while others wait for memory, is disconnected.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,6 +13,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::failure::Failure;
+use crate::memory::{Memory, Waiting};
 use crate::service::connection::Peer;
 
 /// Answers are sent in pieces of at most this many bytes: a client that takes
@@ -30,6 +31,7 @@ pub struct Answers {
     /// How long a client may take nothing of an answer. Who waits for memory
     /// waits twice as long, so that it outlasts who stands still.
     patience: Duration,
+    waiting: AtomicUsize,
     next: AtomicU64,
     under_way: Mutex<HashMap<u64, UnderWay>>,
 }
@@ -38,8 +40,7 @@ pub struct Answers {
 #[derive(Debug)]
 struct UnderWay {
     peer: Peer,
-    /// When the client last took some of it.
-    taken_at: Instant,
+    since: Instant,
 }
 
 /// Memory for one answer.
@@ -54,6 +55,7 @@ pub struct Room {
 struct Sending {
     answers: Arc<Answers>,
     id: u64,
+    peer: Peer,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -72,6 +74,7 @@ impl Answers {
             free: Arc::new(Semaphore::new(limit)),
             limit,
             patience,
+            waiting: AtomicUsize::new(0),
             next: AtomicU64::new(0),
             under_way: Mutex::new(HashMap::new()),
         })
@@ -89,6 +92,7 @@ impl Answers {
     /// `OVERLOADED` when there are not so many for too long.
     pub async fn room(self: &Arc<Self>, bytes: usize) -> Result<Room, Failure> {
         let permits = u32::try_from(bytes.min(self.limit)).unwrap_or(u32::MAX);
+        let _waiting = Waiting::new(&self.waiting);
         let acquired = Arc::clone(&self.free).acquire_many_owned(permits);
         match tokio::time::timeout(2 * self.patience, acquired).await {
             Ok(Ok(permit)) => Ok(Room { answers: Arc::clone(self), permit }),
@@ -107,13 +111,19 @@ impl Answers {
         }
     }
 
-    /// Disconnects who stands still. Ends never.
-    pub async fn watch(self: Arc<Self>) {
+    /// Disconnects who stands still while somebody waits for what it holds: for
+    /// an answer's memory, or for that of records, whose pieces answers are. Ends
+    /// never.
+    pub async fn watch(self: Arc<Self>, records: Arc<Memory>) {
         let mut every = tokio::time::interval(self.patience / LOOKS);
         loop {
             every.tick().await;
+            if self.waiting.load(Ordering::Relaxed) == 0 && !records.is_pressed() {
+                continue;
+            }
             let now = Instant::now();
-            let stands_still = |answer: &&UnderWay| now >= answer.taken_at + self.patience;
+            let stands_still =
+                |answer: &&UnderWay| now >= answer.since.max(answer.peer.taken_at()) + self.patience;
             for UnderWay { peer, .. } in self.lock().values().filter(stands_still) {
                 if !peer.is_cut() {
                     metrics::counter!("quire_broker_connections_cut_total").increment(1);
@@ -139,8 +149,8 @@ impl Room {
         drop(self.permit.split(self.permit.num_permits().saturating_sub(bytes)));
         let Self { answers, permit } = self;
         let id = answers.next.fetch_add(1, Ordering::Relaxed);
-        answers.lock().insert(id, UnderWay { peer, taken_at: Instant::now() });
-        let sending = Arc::new(Sending { answers, id, _permit: permit });
+        answers.lock().insert(id, UnderWay { peer: peer.clone(), since: Instant::now() });
+        let sending = Arc::new(Sending { answers, id, peer, _permit: permit });
         let held = |bytes: Bytes| Bytes::from_owner(Piece { bytes, sending: Arc::clone(&sending) });
         pieces.into_iter().flat_map(chop).map(held).collect()
     }
@@ -158,10 +168,7 @@ impl AsRef<[u8]> for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        let Sending { answers, id, .. } = &*self.sending;
-        if let Some(answer) = answers.lock().get_mut(id) {
-            answer.taken_at = Instant::now();
-        }
+        self.sending.peer.takes();
     }
 }
 
@@ -208,19 +215,29 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_stands_still_is_disconnected_and_who_is_slow_is_not() {
+    async fn who_stands_still_is_disconnected_when_others_wait_and_who_is_slow_is_not() {
         let answers = Answers::new(LIMIT, PATIENCE);
-        let watch = tokio::spawn(Arc::clone(&answers).watch());
+        let watch = tokio::spawn(Arc::clone(&answers).watch(Memory::new(1 << 20)));
         let (slow, still) = (peer(), peer());
         let answer = || VecDeque::from([Bytes::from(vec![7; 2 << 20])]);
-        let mut slowly = answers.room(1 << 20).await.unwrap().hold(answer(), slow.clone());
-        let _never = answers.room(1 << 20).await.unwrap().hold(answer(), still.clone());
+        let mut slowly = answers.room(LIMIT / 2).await.unwrap().hold(answer(), slow.clone());
+        // What a client has many of it cannot take all at once.
+        let _behind = answers.room(LIMIT / 4).await.unwrap().hold(answer(), slow.clone());
+        let never = answers.room(LIMIT / 2).await.unwrap().hold(answer(), still.clone());
+        tokio::time::sleep(10 * PATIENCE).await;
+        assert!(!still.is_cut(), "nobody waits");
+        let waiting = tokio::spawn({
+            let answers = Arc::clone(&answers);
+            async move { answers.room(LIMIT).await }
+        });
         while !slowly.is_empty() {
-            tokio::time::sleep(PATIENCE * 9 / 10).await;
             drop(slowly.pop_front());
+            tokio::time::sleep(PATIENCE * 4 / 10).await;
         }
         assert!(still.is_cut());
         assert!(!slow.is_cut());
+        drop(never);
         watch.abort();
+        waiting.abort();
     }
 }

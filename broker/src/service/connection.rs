@@ -3,13 +3,15 @@
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
@@ -17,25 +19,53 @@ use tonic::transport::server::Connected;
 #[derive(Clone, Debug)]
 pub struct Peer {
     pub address: SocketAddr,
+    state: Arc<State>,
+}
+
+#[derive(Debug)]
+struct State {
     cut: CancellationToken,
+    /// When it last took some of an answer.
+    taken_at: Mutex<Instant>,
+    turn: Arc<Semaphore>,
 }
 
 impl Peer {
     /// A peer at this address.
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
-        Self { address, cut: CancellationToken::new() }
+        let (cut, taken_at) = (CancellationToken::new(), Mutex::new(Instant::now()));
+        Self { address, state: Arc::new(State { cut, taken_at, turn: Arc::new(Semaphore::new(1)) }) }
     }
 
     /// Ends the connection, with all that was to be sent on it.
     pub fn cut(&self) {
-        self.cut.cancel();
+        self.state.cut.cancel();
     }
 
     /// Whether it was ended so.
     #[must_use]
     pub fn is_cut(&self) -> bool {
-        self.cut.is_cancelled()
+        self.state.cut.is_cancelled()
+    }
+
+    /// It took some of an answer.
+    pub fn takes(&self) {
+        *self.state.taken_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+
+    /// When it last did.
+    #[must_use]
+    pub fn taken_at(&self) -> Instant {
+        *self.state.taken_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The right of one request of the connection to wait for memory, unless
+    /// another has it. What waits is not read, and more of them could fill the
+    /// connection's window, so that those which have memory could not go on.
+    #[must_use]
+    pub fn turn(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.state.turn).try_acquire_owned().ok()
     }
 }
 
@@ -44,6 +74,8 @@ impl Peer {
 pub struct Connections {
     free: Arc<Semaphore>,
     limit: usize,
+    /// A connection on which nothing comes for this long at first is closed.
+    patience: Duration,
     /// Whether the last one was refused, so that it is said once.
     is_full: AtomicBool,
 }
@@ -51,9 +83,9 @@ pub struct Connections {
 impl Connections {
     /// At most so many at once.
     #[must_use]
-    pub fn new(limit: usize) -> Self {
+    pub fn new(limit: usize, patience: Duration) -> Self {
         let free = Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
-        Self { free, limit, is_full: AtomicBool::new(false) }
+        Self { free, limit, patience, is_full: AtomicBool::new(false) }
     }
 
     /// The connection, unless there are too many, or it is gone already. Who is
@@ -71,18 +103,33 @@ impl Connections {
         };
         self.is_full.store(false, Ordering::Relaxed);
         let peer = Peer::new(address);
-        let cut = Box::pin(peer.cut.clone().cancelled_owned());
-        Some(Connection { stream, peer, cut, _permit: permit })
+        let cut = Box::pin(peer.state.cut.clone().cancelled_owned());
+        let silent = Some(Box::pin(tokio::time::sleep(self.patience)));
+        Some(Connection { stream, peer, cut, silent, _permit: permit })
     }
 }
 
-/// An accepted connection.
+/// An accepted connection. Its reads and writes fail once it is cut, the reads
+/// also when nothing comes at first: keep-alives begin only after a greeting.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
     peer: Peer,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Until when something must have come, as long as nothing has.
+    silent: Option<Pin<Box<Sleep>>>,
     _permit: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    /// Fails once it is cut. Else the task is woken then, whatever it waits for:
+    /// what cannot write does not read.
+    fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        match self.cut.as_mut().poll(cx) {
+            Poll::Ready(()) => Err(io::ErrorKind::ConnectionAborted.into()),
+            Poll::Pending => Ok(()),
+        }
+    }
 }
 
 impl Connected for Connection {
@@ -93,23 +140,30 @@ impl Connected for Connection {
     }
 }
 
-/// An HTTP/2 connection is read from for as long as it lives, so that this is
-/// where it learns that it is over.
 impl AsyncRead for Connection {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.cut.as_mut().poll(cx).is_ready() {
-            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        self.check(cx)?;
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer)?;
+        if buffer.filled().len() > before {
+            self.silent = None;
+        } else if read.is_pending()
+            && let Some(silent) = &mut self.silent
+        {
+            ready!(silent.as_mut().poll(cx));
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        read.map(Ok)
     }
 }
 
 impl AsyncWrite for Connection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -118,6 +172,7 @@ impl AsyncWrite for Connection {
         cx: &mut Context<'_>,
         pieces: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
         Pin::new(&mut self.stream).poll_write_vectored(cx, pieces)
     }
 
@@ -126,10 +181,12 @@ impl AsyncWrite for Connection {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check(cx)?;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check(cx)?;
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

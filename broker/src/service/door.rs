@@ -30,6 +30,7 @@ use tower::Service;
 use crate::log::stored::Batches;
 use crate::service::connection::Peer;
 use crate::service::fetch::{Fetched, Found};
+use crate::service::receiving::Held;
 use crate::service::records::Records;
 use crate::service::{Door, subscribe};
 
@@ -92,7 +93,7 @@ impl Service<Request<Body>> for LogDoor {
         match request.uri().path() {
             FETCH => fetch(door, peer, request.into_body(), limit).map(Ok).boxed(),
             SUBSCRIBE => {
-                let response = start_subscription(door, peer, request.into_body(), limit);
+                let response = start_subscription(door, peer, request, limit);
                 async move { Ok(response) }.boxed()
             }
             _ => self.rest.call(request),
@@ -114,13 +115,19 @@ async fn fetch(door: Arc<Door>, peer: Peer, body: Body, limit: usize) -> Respons
     }
 }
 
-fn start_subscription(door: Arc<Door>, peer: Peer, body: Body, limit: usize) -> Response<Body> {
+fn start_subscription(
+    door: Arc<Door>,
+    peer: Peer,
+    mut request: Request<Body>,
+    limit: usize,
+) -> Response<Body> {
     if let Err(failure) = door.check_open() {
         return Status::from(failure).into_http();
     }
     let (tx, rx) = mpsc::channel(PUSHED);
     let context = Arc::clone(&door.context);
-    context.spawn(subscribe::run(door, requests(body, limit), tx));
+    let arrived = request.extensions_mut().remove::<Held>().unwrap_or_default();
+    context.spawn(subscribe::run(door, requests(request.into_body(), limit), arrived, tx));
     let pushed = Some((rx, peer));
     response(Answer { pieces: VecDeque::new(), pushed, trailers: Some(trailers(None)) })
 }

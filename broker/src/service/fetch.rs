@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use crate::failure::{self, Failure};
 use crate::log::PartitionLog;
 use crate::log::partition::Bounds;
+use crate::log::reader::Turn;
 use crate::log::stored::Batches;
 use crate::log::waiter::Waiter;
 use crate::service::answers::Room;
 use crate::service::{Door, plain};
-use crate::topic::config::MESSAGE_BYTES_LIMIT;
 
 /// A request may name at most this many partitions.
 pub const PARTITIONS_MAX: usize = 10_000;
@@ -22,8 +22,8 @@ pub const PARTITIONS_MAX: usize = 10_000;
 /// An answer has at most this many bytes of batches, but for its first batch.
 pub const BYTES_MAX: usize = 32 << 20;
 
-/// That first batch has at most this many.
-const FIRST_BATCH_BYTES: usize = MESSAGE_BYTES_LIMIT as usize;
+/// What a result takes beside its batches.
+const RESULT_BYTES: usize = 128;
 
 /// Bytes of one partition where the request does not say.
 pub const PARTITION_BYTES: usize = 1 << 20;
@@ -185,8 +185,8 @@ impl Door {
         };
         let min_bytes = (request.min_bytes as usize).clamp(1, max_bytes);
         metrics::counter!("quire_broker_fetch_requests_total").increment(1);
-        let room = max_bytes + if request.plain { plain::BYTES_MAX } else { 0 };
-        let found = self.fetch_until(&positions, min_bytes, max_bytes, room, wait).await?;
+        let plain = if request.plain { plain::BYTES_MAX } else { 0 };
+        let found = self.fetch_until(&positions, min_bytes, max_bytes, plain, wait).await?;
         metrics::counter!("quire_broker_fetch_bytes_total").increment(found.bytes() as u64);
         Ok(if request.plain { found.into_plain(plain::BYTES_MAX) } else { found })
     }
@@ -196,22 +196,21 @@ impl Door {
         positions: &[Position],
         min_bytes: usize,
         max_bytes: usize,
-        room: usize,
+        plain: usize,
         wait: Duration,
     ) -> Result<Found, Failure> {
         let deadline = Instant::now() + wait;
         let enough =
             |found: &Found| found.bytes() >= min_bytes || found.fetched.iter().any(Fetched::is_hopeless);
-        let found = self.collect(positions, max_bytes, room).await?;
+        let found = self.collect(positions, max_bytes, plain).await?;
         if wait.is_zero() || enough(&found) {
             return Ok(found);
         }
-        // What is waited for has no memory yet.
         drop(found);
         // From here on no change is missed: look again, then wait.
         let watching = Watching::start(positions);
         loop {
-            let found = self.collect(positions, max_bytes, room).await?;
+            let found = self.collect(positions, max_bytes, plain).await?;
             if enough(&found) || self.context.stop.is_cancelled() {
                 return Ok(found);
             }
@@ -219,7 +218,7 @@ impl Door {
             tokio::select! {
                 () = watching.changed() => {}
                 () = tokio::time::sleep_until(deadline) => {
-                    return self.collect(positions, max_bytes, room).await;
+                    return self.collect(positions, max_bytes, plain).await;
                 }
                 () = self.context.stop.cancelled() => {}
             }
@@ -247,9 +246,10 @@ impl Door {
         Ok(partitions.iter().map(position).collect())
     }
 
-    /// What is there now, in the order of the positions, once there is `room` for
-    /// it, in bytes. Whichever partition is looked at first differs from time to
-    /// time, so that one that is full does not keep the others out.
+    /// What is there now, in the order of the positions. Whichever partition is
+    /// looked at first differs from time to time, so that one that is full does
+    /// not keep the others out. `plain`: bytes that are added when it becomes
+    /// plain messages.
     ///
     /// # Errors
     /// `OVERLOADED`
@@ -257,43 +257,55 @@ impl Door {
         &self,
         positions: &[Position],
         max_bytes: usize,
-        room: usize,
+        plain: usize,
     ) -> Result<Found, Failure> {
-        let room = self.answers.room(room.max(FIRST_BATCH_BYTES)).await?;
+        let mut turn = Turn::default();
         let mut found: Vec<Option<Fetched>> = Vec::with_capacity(positions.len());
         found.resize_with(positions.len(), || None);
         let first = rand::random_range(0..positions.len().max(1));
         let mut left = max_bytes;
-        let mut any = false;
+        let mut bytes = 0;
         for step in 0..positions.len() {
             let at = (first + step) % positions.len();
-            let fetched = self.collect_one(&positions[at], left, any).await;
+            let fetched = self.collect_one(&positions[at], left, bytes > 0, &mut turn).await;
             left = left.saturating_sub(fetched.bytes());
-            any |= fetched.bytes() > 0;
+            bytes += fetched.bytes();
             found[at] = Some(fetched);
         }
+        let room = bytes + positions.len() * RESULT_BYTES + if bytes > 0 { plain } else { 0 };
+        let room = self.answers.room(room).await?;
+        // What was read has its memory now.
+        drop(turn);
         Ok(Found { fetched: found.into_iter().flatten().collect(), room })
     }
 
-    async fn collect_one(&self, position: &Position, left: usize, strict: bool) -> Fetched {
+    async fn collect_one<'a>(
+        &'a self,
+        position: &Position,
+        left: usize,
+        strict: bool,
+        turn: &mut Turn<'a>,
+    ) -> Fetched {
         let outcome = match &position.log {
-            Ok(log) => self.slice(log, position, left, strict).await,
+            Ok(log) => self.slice(log, position, left, strict, turn).await,
             Err(failure) => Err(failure.clone()),
         };
         let bounds = position.log.as_ref().ok().map(|log| log.known_bounds());
         Fetched { topic: position.topic.clone(), partition: position.partition, bounds, outcome }
     }
 
-    async fn slice(
-        &self,
+    async fn slice<'a>(
+        &'a self,
         log: &PartitionLog,
         position: &Position,
         left: usize,
         strict: bool,
+        turn: &mut Turn<'a>,
     ) -> Result<Slice, Failure> {
         self.check_fresh()?;
         let mut batches = Batches::new(strict);
-        let next = self.reader.read(log, position.offset, left.min(position.max_bytes), &mut batches).await?;
+        let most = left.min(position.max_bytes);
+        let next = self.reader.read(log, position.offset, most, &mut batches, turn).await?;
         Ok(Slice { from: position.offset, next, batches, messages: Vec::new() })
     }
 }

@@ -12,6 +12,7 @@ use tonic::Status;
 
 use crate::service::Door;
 use crate::service::produce::Submitted;
+use crate::service::receiving::Held;
 
 /// Requests of one stream that wait for their outcome. With so many of them
 /// the stream is not read on, and its window pushes back.
@@ -24,28 +25,28 @@ type Response = Result<v1::ProduceResponse, Status>;
 pub async fn run(
     door: Arc<Door>,
     requests: impl Stream<Item = Result<v1::ProduceRequest, Status>>,
+    arrived: Held,
     responses: mpsc::Sender<Response>,
 ) {
     // One after another: what waits keeps its place.
-    let mut submitted = pin!(requests.then(|request| submit(&door, request)));
+    let mut submitted = pin!(requests.then(|request| submit(&door, request, &arrived)));
     let mut in_flight = FuturesUnordered::new();
-    let mut settled: Option<Response> = None;
+    let mut settled: Option<v1::ProduceResponse> = None;
+    let mut broken = None;
     let mut open = true;
     while open || !in_flight.is_empty() || settled.is_some() {
         tokio::select! {
             next = submitted.next(), if open && in_flight.len() < IN_FLIGHT => match next {
-                Some(submitted) => {
-                    // What was submitted goes on; the sender is told what was wrong.
-                    open = submitted.is_ok();
-                    in_flight.push(finish(submitted));
-                }
+                Some(Ok(submitted)) => in_flight.push(submitted.finish()),
+                // What was submitted is answered before the sender is told.
+                Some(Err(status)) => (open, broken) = (false, Some(status)),
                 None => open = false,
             },
             Some(response) = in_flight.next(), if settled.is_none() => settled = Some(response),
             room = responses.reserve(), if settled.is_some() => match room {
                 Ok(room) => {
                     if let Some(response) = settled.take() {
-                        room.send(response);
+                        room.send(Ok(response));
                     }
                 }
                 Err(_closed) => return,
@@ -53,14 +54,20 @@ pub async fn run(
             () = responses.closed() => return,
         }
     }
+    if let Some(status) = broken {
+        // The client may have gone meanwhile.
+        let _ = responses.send(Err(status)).await;
+    }
 }
 
-async fn submit(door: &Door, request: Result<v1::ProduceRequest, Status>) -> Result<Submitted, Status> {
-    Ok(door.submit(request?).await)
-}
-
-async fn finish(submitted: Result<Submitted, Status>) -> Response {
-    Ok(submitted?.finish().await)
+async fn submit(
+    door: &Door,
+    request: Result<v1::ProduceRequest, Status>,
+    arrived: &Held,
+) -> Result<Submitted, Status> {
+    let submitted = door.submit(request?).await;
+    arrived.release();
+    Ok(submitted)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! The memory of requests that arrive: taken for a whole message once its length
-//! is known and before it is read, held until its handler has it.
+//! is known and before it is read, held until its handler has charged it.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,14 +18,21 @@ use tonic::body::Body;
 use tower::{Layer, Service};
 
 use crate::failure::Failure;
+use crate::service::connection::Peer;
 
 const PRODUCE: &str = "/quire.v1.LogService/Produce";
 const PRODUCE_STREAM: &str = "/quire.v1.LogService/ProduceStream";
 const SUBSCRIBE: &str = "/quire.v1.LogService/Subscribe";
 const REFLECTION: &str = "/grpc.reflection.";
 
-/// Requests that are no produce, so that readers need not wait for producers.
-const QUESTION_BYTES: usize = 32 << 20;
+/// Requests that are no produce, so that they need not wait for producers: all of
+/// them, and one.
+const QUESTION_BYTES: usize = 64 << 20;
+const QUESTION_MAX: usize = 4 << 20;
+
+/// A message below this many bytes takes no memory: a connection's window lets
+/// as much through.
+const SMALL: usize = 4 << 10;
 
 /// Compression flag and length before each message of a stream.
 const MESSAGE_HEADER: usize = 5;
@@ -35,12 +42,14 @@ const MESSAGE_HEADER: usize = 5;
 struct Budget {
     free: Arc<Semaphore>,
     limit: usize,
+    /// The largest message.
+    message_max: usize,
 }
 
 impl Budget {
-    fn new(limit: usize) -> Self {
+    fn new(limit: usize, message_max: usize) -> Self {
         let limit = limit.clamp(1 << 20, u32::MAX as usize);
-        Self { free: Arc::new(Semaphore::new(limit)), limit }
+        Self { free: Arc::new(Semaphore::new(limit)), limit, message_max }
     }
 
     fn permits(&self, bytes: usize) -> u32 {
@@ -53,18 +62,17 @@ impl Budget {
 pub struct ReceivingLayer {
     produces: Budget,
     questions: Budget,
-    message_max: usize,
     patience: Duration,
 }
 
 impl ReceivingLayer {
-    /// With this many bytes for produce requests. A message of more than
-    /// `message_max` takes none: it is refused for its header. A message may wait
-    /// for memory for as long as `patience`, and take as long to arrive.
+    /// With this many bytes for produce requests, of which one has at most
+    /// `produce_max`. A message may wait for memory for as long as `patience`, and
+    /// take as long to arrive.
     #[must_use]
-    pub fn new(produce_bytes: usize, message_max: usize, patience: Duration) -> Self {
-        let (produces, questions) = (Budget::new(produce_bytes), Budget::new(QUESTION_BYTES));
-        Self { produces, questions, message_max, patience }
+    pub fn new(produce_bytes: usize, produce_max: usize, patience: Duration) -> Self {
+        let produces = Budget::new(produce_bytes, produce_max);
+        Self { produces, questions: Budget::new(QUESTION_BYTES, QUESTION_MAX), patience }
     }
 }
 
@@ -100,18 +108,17 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for ReceivingService<S> {
         };
         let streams = matches!(path, PRODUCE_STREAM | SUBSCRIBE) || path.starts_with(REFLECTION);
         let (mut parts, body) = request.into_parts();
-        let ReceivingLayer { message_max, patience, .. } = self.budgets;
-        let receiving = Receiving::new(body, budget.clone(), message_max, patience, streams);
+        let peer = parts.extensions.get::<Peer>().cloned();
+        let receiving = Receiving::new(body, budget.clone(), peer, self.budgets.patience, streams);
         parts.extensions.insert(receiving.held.clone());
         self.inner.call(Request::from_parts(parts, Body::new(receiving)))
     }
 }
 
-/// The memory of a request. Where it is one message it is held until the body
-/// and the request's extensions are gone, so that a handler keeps it for as long
-/// as it keeps those.
+/// The memory of a request, which carries it among its extensions. That of a
+/// request of one message is held until the body and those are gone.
 #[derive(Clone, Debug, Default)]
-struct Held(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
+pub struct Held(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 
 impl Held {
     fn add(&self, permit: OwnedSemaphorePermit) {
@@ -122,7 +129,8 @@ impl Held {
         }
     }
 
-    fn release(&self) {
+    /// The message is charged elsewhere, or done with.
+    pub fn release(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
@@ -135,20 +143,23 @@ struct Receiving {
     patience: Duration,
     free: PollSemaphore,
     held: Held,
-    /// Whether there are many messages, each of which its handler has charged
-    /// when it asks for the next.
+    /// Whether there are many messages, each of which its handler is done with
+    /// at the latest when it asks for the next.
     streams: bool,
+    peer: Option<Peer>,
     framing: Framing,
     /// What came of the body and was not yielded.
     rest: Bytes,
     /// What the first message in `rest` waits for.
     waits_for: Option<u32>,
+    /// While it does not get it.
+    turn: Option<OwnedSemaphorePermit>,
     /// Until when the message that has begun must be whole.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl Receiving {
-    fn new(inner: Body, budget: Budget, message_max: usize, patience: Duration, streams: bool) -> Self {
+    fn new(inner: Body, budget: Budget, peer: Option<Peer>, patience: Duration, streams: bool) -> Self {
         Self {
             inner,
             free: PollSemaphore::new(Arc::clone(&budget.free)),
@@ -156,9 +167,11 @@ impl Receiving {
             patience,
             held: Held::default(),
             streams,
-            framing: Framing { message_max, ..Framing::default() },
+            peer,
+            framing: Framing::default(),
             rest: Bytes::new(),
             waits_for: None,
+            turn: None,
             deadline: None,
         }
     }
@@ -171,11 +184,16 @@ impl Receiving {
         }
         loop {
             if let Some(permits) = self.waits_for {
-                // None when the semaphore is closed, which it never is.
-                if let Some(permit) = ready!(self.free.poll_acquire_many(cx, permits)) {
-                    self.held.add(permit);
+                match self.free.poll_acquire_many(cx, permits) {
+                    Poll::Ready(permit) => permit.into_iter().for_each(|permit| self.held.add(permit)),
+                    Poll::Pending if self.may_wait() => return Poll::Pending,
+                    Poll::Pending => {
+                        // It leaves the queue.
+                        self.free = PollSemaphore::new(Arc::clone(&self.budget.free));
+                        return Poll::Ready(Some(Err(self.overloaded())));
+                    }
                 }
-                self.waits_for = None;
+                (self.waits_for, self.turn, self.deadline) = (None, None, None);
                 return Poll::Ready(Some(Ok(Frame::data(self.framing.split(&mut self.rest)))));
             }
             if self.rest.is_empty() {
@@ -187,12 +205,39 @@ impl Receiving {
                     Some(Ok(Ok(data))) => self.rest = data,
                 }
             } else {
-                match self.framing.begin(&self.rest) {
-                    0 => return Poll::Ready(Some(Ok(Frame::data(self.framing.split(&mut self.rest))))),
-                    bytes => self.waits_for = Some(self.budget.permits(bytes)),
+                let bytes = self.framing.begin(&self.rest);
+                if bytes > self.budget.message_max {
+                    return Poll::Ready(Some(Err(self.too_large(bytes))));
                 }
+                if bytes < SMALL {
+                    return Poll::Ready(Some(Ok(Frame::data(self.framing.split(&mut self.rest)))));
+                }
+                self.waits_for = Some(self.budget.permits(bytes));
             }
         }
+    }
+
+    /// Whether it is the one of its connection that may wait for memory.
+    fn may_wait(&mut self) -> bool {
+        let Some(peer) = &self.peer else { return true };
+        self.turn = self.turn.take().or_else(|| peer.turn());
+        self.turn.is_some()
+    }
+
+    fn overloaded(&self) -> Status {
+        metrics::counter!("quire_broker_overloaded_total").increment(1);
+        let limit = self.budget.limit;
+        let text = format!(
+            "the broker's memory for requests ({limit} bytes) is in use: try again, or raise the budget"
+        );
+        Failure::new(ErrorReason::Overloaded, text).into()
+    }
+
+    fn too_large(&self, bytes: usize) -> Status {
+        let limit = self.budget.message_max;
+        Status::out_of_range(format!(
+            "the request has {bytes} bytes, the limit is {limit}: send less at once"
+        ))
     }
 
     /// Ready when the message that has begun is late.
@@ -204,12 +249,7 @@ impl Receiving {
         let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
         ready!(deadline.as_mut().poll(cx));
         if self.waits_for.is_some() {
-            metrics::counter!("quire_broker_overloaded_total").increment(1);
-            let text = format!(
-                "the broker's memory for requests ({} bytes) is in use: try again, or raise the budget",
-                self.budget.limit
-            );
-            return Poll::Ready(Failure::new(ErrorReason::Overloaded, text).into());
+            return Poll::Ready(self.overloaded());
         }
         let text = format!("the request was not complete after {} s: send less at once", patience.as_secs());
         Poll::Ready(Status::deadline_exceeded(text))
@@ -242,7 +282,6 @@ impl http_body::Body for Receiving {
 /// Where a stream of messages stands.
 #[derive(Debug, Default)]
 struct Framing {
-    message_max: usize,
     header: [u8; MESSAGE_HEADER],
     /// Bytes of the header that are known.
     header_len: usize,
@@ -273,7 +312,7 @@ impl Framing {
         }
         let [_, length @ ..] = self.header;
         self.missing = u32::from_be_bytes(length) as usize;
-        if self.missing > self.message_max { 0 } else { self.missing }
+        self.missing
     }
 
     /// What there is up to the end of the message.
@@ -309,7 +348,7 @@ mod tests {
     fn receiving(budget: &Budget, streams: bool) -> (Sender, Receiving) {
         let (tx, rx) = mpsc::unbounded_channel();
         let inner = Body::new(StreamBody::new(UnboundedReceiverStream::new(rx)));
-        (tx, Receiving::new(inner, budget.clone(), LIMIT, PATIENCE, streams))
+        (tx, Receiving::new(inner, budget.clone(), None, PATIENCE, streams))
     }
 
     fn message(bytes: usize) -> Vec<u8> {
@@ -336,7 +375,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_message_takes_all_its_memory_before_it_is_read() {
-        let budget = Budget::new(LIMIT);
+        let budget = Budget::new(LIMIT, LIMIT);
         let (one, mut first) = receiving(&budget, true);
         let (two, mut second) = receiving(&budget, true);
         let large = message(LIMIT * 3 / 4);
@@ -353,25 +392,25 @@ mod tests {
 
     #[tokio::test]
     async fn one_message_is_held_until_its_handler_lets_go() {
-        let budget = Budget::new(LIMIT);
+        let budget = Budget::new(LIMIT, LIMIT);
         let (to, mut body) = receiving(&budget, false);
         let held = body.held.clone();
-        send(&to, &message(1000));
+        send(&to, &message(10_000));
         drop(to);
-        assert_eq!(drain(&mut body).len(), 1005);
+        assert_eq!(drain(&mut body).len(), 10_005);
         drop(body);
-        assert_eq!(used(&budget), 1000);
+        assert_eq!(used(&budget), 10_000);
         drop(held);
         assert_eq!(used(&budget), 0);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_message_that_does_not_come_whole_is_given_up() {
-        let budget = Budget::new(LIMIT);
+        let budget = Budget::new(LIMIT, LIMIT);
         let (to, mut body) = receiving(&budget, true);
         let quiet = tokio::time::timeout(PATIENCE * 10, body.frame()).await;
         assert!(quiet.is_err(), "a stream may be quiet between its messages");
-        send(&to, &message(1000)[..500]);
+        send(&to, &message(10_000)[..5_000]);
         assert!(body.frame().await.unwrap().is_ok());
         let late = body.frame().await.unwrap().unwrap_err();
         assert_eq!(late.code(), tonic::Code::DeadlineExceeded);
@@ -380,19 +419,50 @@ mod tests {
 
         // A request of one message must end, too.
         let (to, mut body) = receiving(&budget, false);
-        send(&to, &message(1000));
+        send(&to, &message(10_000));
         assert!(body.frame().await.unwrap().is_ok());
         assert!(body.frame().await.unwrap().is_err());
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_finds_no_memory_is_told_why() {
-        let budget = Budget::new(LIMIT);
+        let budget = Budget::new(LIMIT, LIMIT);
         let _all = budget.free.acquire_many(budget.permits(LIMIT)).await.unwrap();
         let (to, mut body) = receiving(&budget, true);
-        send(&to, &message(1));
+        send(&to, &message(SMALL));
         let refused = body.frame().await.unwrap().unwrap_err();
         assert_eq!(Failure::from_status(&refused).unwrap().reason, ErrorReason::Overloaded);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_request_of_a_connection_waits_and_small_ones_need_not() {
+        let budget = Budget::new(LIMIT, LIMIT);
+        let all = Arc::clone(&budget.free).acquire_many_owned(budget.permits(LIMIT)).await.unwrap();
+        let peer = Peer::new(([127, 0, 0, 1], 1).into());
+        let of_peer = |bytes| {
+            let (to, mut body) = receiving(&budget, true);
+            body.peer = Some(peer.clone());
+            send(&to, &message(bytes));
+            (to, body)
+        };
+        let (_to, mut waits) = of_peer(SMALL);
+        assert!(waits.frame().now_or_never().is_none());
+        let (_to, mut refused) = of_peer(SMALL);
+        assert!(refused.frame().now_or_never().unwrap().unwrap().is_err());
+        let (_to, mut small) = of_peer(SMALL - 1);
+        assert!(small.frame().now_or_never().unwrap().unwrap().is_ok());
+        drop(all);
+        assert!(waits.frame().await.unwrap().is_ok());
+        drop(budget.free.acquire_many(budget.permits(LIMIT - SMALL)).await.unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_message_above_the_limit_is_refused_for_its_header() {
+        let budget = Budget::new(LIMIT, LIMIT - 1);
+        let (to, mut body) = receiving(&budget, true);
+        send(&to, &message(LIMIT)[..MESSAGE_HEADER]);
+        let refused = body.frame().await.unwrap().unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::OutOfRange);
     }
 
     proptest! {
@@ -403,7 +473,7 @@ mod tests {
             lengths in proptest::collection::vec(prop_oneof![Just(0_usize), 1..20_usize, 1000..70_000_usize], 0..12),
             cuts in proptest::collection::vec(1..40_000_usize, 1..40),
         ) {
-            let budget = Budget::new(LIMIT);
+            let budget = Budget::new(LIMIT, LIMIT);
             let (to, mut body) = receiving(&budget, true);
             let stream: Vec<u8> = lengths.iter().flat_map(|length| message(*length)).collect();
             let mut left = &stream[..];

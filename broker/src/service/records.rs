@@ -18,6 +18,7 @@ use crate::catalog::TopicEntry;
 use crate::failure;
 use crate::log::partition::Standing;
 use crate::service::fetch::PARTITIONS_MAX;
+use crate::service::receiving::Held;
 use crate::service::{Door, produce_stream};
 
 /// Responses that wait for a stream's client.
@@ -87,7 +88,9 @@ impl LogService for Records {
     ) -> Result<Response<Self::ProduceStreamStream>, Status> {
         self.0.check_open()?;
         let (tx, rx) = mpsc::channel(RESPONSES);
-        let serve = produce_stream::run(Arc::clone(&self.0), request.into_inner(), tx);
+        let (_, mut extensions, requests) = request.into_parts();
+        let arrived = extensions.remove::<Held>().unwrap_or_default();
+        let serve = produce_stream::run(Arc::clone(&self.0), requests, arrived, tx);
         self.0.context.spawn(serve);
         Ok(Response::new(ReceiverStream::new(rx)))
     }
@@ -127,10 +130,10 @@ impl LogService for Records {
     }
 }
 
-/// What `service::door` answers comes here only if it is compressed, and that is
-/// refused before.
+/// `service::door` answers this. What it leaves is compressed, and refused before
+/// it comes here.
 fn not_here() -> Status {
-    Status::unimplemented("compressed requests are not served")
+    Status::unimplemented("this is served by another way only")
 }
 
 fn describe(entry: &TopicEntry) -> v1::TopicMetadata {

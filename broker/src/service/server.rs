@@ -4,19 +4,18 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::stream;
 use quire_proto::v1;
 use quire_proto::v1::ledger_service_server::LedgerServiceServer;
 use quire_proto::v1::log_service_server::LogServiceServer;
 use quire_proto::v1::topic_service_server::TopicServiceServer;
 use tokio::net::TcpListener;
-use tokio_stream::StreamExt;
-use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::error::Error;
 use crate::service::Door;
-use crate::service::connection::Connections;
+use crate::service::connection::{Connection, Connections};
 use crate::service::door::LogDoor;
 use crate::service::ledgers::Ledgers;
 use crate::service::receiving::ReceivingLayer;
@@ -39,11 +38,32 @@ const REQUEST_BYTES: usize = MESSAGE_BYTES_LIMIT as usize + (1 << 20);
 const SMALL_REQUEST_BYTES: usize = 1 << 20;
 
 /// Requests and streams of one connection at once.
-const STREAMS: u32 = 256;
+const STREAMS: u32 = 1024;
+
+/// After a connection could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 /// A connection that says nothing for this long is asked whether it lives.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 const KEEPALIVE_ANSWER: Duration = Duration::from_secs(20);
+
+/// The next connection that is admitted.
+async fn accept(listener: &TcpListener, accepted: &Connections) -> Connection {
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                if let Some(connection) = accepted.admit(stream) {
+                    return connection;
+                }
+            }
+            // It concerns nobody else, unless there are no file descriptors left.
+            Err(error) => {
+                tracing::debug!(%error, "a connection was not accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
 
 /// Serves until the broker stops.
 ///
@@ -56,7 +76,7 @@ pub async fn serve<H: Health>(
 ) -> Result<(), Error> {
     let stop = door.context.stop.clone();
     let options = &door.context.options;
-    let accepted = Connections::new(options.connections_max);
+    let accepted = Connections::new(options.connections_max, options.client_patience);
     let receiving = ReceivingLayer::new(options.request_bytes, REQUEST_BYTES, options.client_patience);
     let reflection = tonic_reflection::server::Builder::configure()
         .register_encoded_file_descriptor_set(v1::FILE_DESCRIPTOR_SET)
@@ -70,13 +90,9 @@ pub async fn serve<H: Health>(
     let topics =
         TopicServiceServer::new(Topics(Arc::clone(&door))).max_decoding_message_size(SMALL_REQUEST_BYTES);
     let ledgers = LedgerServiceServer::new(Ledgers(door)).max_decoding_message_size(SMALL_REQUEST_BYTES);
-    let connections = TcpListenerStream::new(listener).filter_map(move |stream| match stream {
-        Ok(stream) => accepted.admit(stream).map(Ok::<_, Infallible>),
-        // A connection that failed while it was accepted concerns nobody else.
-        Err(error) => {
-            tracing::debug!(%error, "a connection was not accepted");
-            None
-        }
+    let connections = stream::unfold((listener, accepted), async |(listener, accepted)| {
+        let connection = accept(&listener, &accepted).await;
+        Some((Ok::<_, Infallible>(connection), (listener, accepted)))
     });
     Server::builder()
         .max_frame_size(FRAME_BYTES)

@@ -10,6 +10,7 @@ use tonic::{Status, Streaming};
 use crate::failure::{self, Failure};
 use crate::service::Door;
 use crate::service::fetch::{Found, Position, Watching};
+use crate::service::receiving::Held;
 
 /// Bytes of batches, or of plain messages, in one message.
 const MESSAGE_BYTES: usize = 1 << 20;
@@ -27,9 +28,12 @@ struct Subscription {
 pub async fn run(
     door: Arc<Door>,
     mut requests: Streaming<v1::SubscribeRequest>,
+    arrived: Held,
     responses: mpsc::Sender<Result<Found, Status>>,
 ) {
-    let ended = match begin(door, requests.next().await) {
+    let begun = begin(door, requests.next().await);
+    arrived.release();
+    let ended = match begun {
         Ok(subscription) => subscription.serve(requests, &responses).await,
         Err(failure) => Err(failure.into()),
     };
@@ -67,7 +71,11 @@ impl Subscription {
         let mut open = true;
         while !self.positions.is_empty() {
             if self.credit > 0 {
-                let pushed = self.push().await?;
+                let pushed = tokio::select! {
+                    pushed = self.push() => pushed?,
+                    () = stop.cancelled() => return Err(failure::shutting_down().into()),
+                    () = responses.closed() => return Ok(()),
+                };
                 if !pushed.fetched.is_empty() {
                     if responses.send(Ok(pushed)).await.is_err() {
                         return Ok(());
@@ -104,8 +112,9 @@ impl Subscription {
     /// What can be sent now. A partition that failed is told of and left out
     /// from then on; one that is not ready is waited for.
     async fn push(&mut self) -> Result<Found, Failure> {
+        let plain = if self.plain { MESSAGE_BYTES } else { 0 };
         let budget = usize::try_from(self.credit).unwrap_or(usize::MAX).min(MESSAGE_BYTES);
-        let found = self.door.collect(&self.positions, budget, 2 * MESSAGE_BYTES).await?;
+        let found = self.door.collect(&self.positions, budget, plain).await?;
         let bytes: Vec<u64> = found.fetched.iter().map(|fetched| fetched.bytes() as u64).collect();
         let Found { fetched, room } = if self.plain { found.into_plain(MESSAGE_BYTES) } else { found };
         let mut pushed = Vec::new();

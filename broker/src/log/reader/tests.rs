@@ -34,11 +34,11 @@ async fn check_with(header_is_left: bool, lost: u64, from: u64, next: Result<u64
     let size = {
         let mut one = Batches::default();
         let first = if lost == 0 { 1 } else { 0 };
-        reader.read(&log, Offset(first), 1, &mut one).await.unwrap();
+        reader.read(&log, Offset(first), 1, &mut one, &mut Turn::default()).await.unwrap();
         one.bytes as u64
     };
     let mut out = Batches::default();
-    let read = reader.read(&log, Offset(from), 1 << 20, &mut out).await;
+    let read = reader.read(&log, Offset(from), 1 << 20, &mut out, &mut Turn::default()).await;
     if let Err(failure) = &read {
         let way_on = format!("fetching from {}", lost + 1);
         assert!(failure.message.ends_with(&way_on), "{failure:?}");

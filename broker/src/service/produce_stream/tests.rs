@@ -68,7 +68,7 @@ async fn what_is_settled_is_answered_while_the_next_request_waits_for_memory() {
     let memory = Arc::clone(&door.context.memory);
     let (requests, incoming) = mpsc::channel(8);
     let (outgoing, mut responses) = mpsc::channel(8);
-    let serving = tokio::spawn(run(door, ReceiverStream::new(incoming), outgoing));
+    let serving = tokio::spawn(run(door, ReceiverStream::new(incoming), Held::default(), outgoing));
     requests.send(request(1)).await.unwrap();
     let first = piece(&inbox).await;
     // All that is left, as far as it is even.

@@ -14,6 +14,17 @@ pub fn unknown_topic(topic: &str) -> Failure {
     )
 }
 
+/// It is not the one that the request means.
+pub fn recreated_topic(topic: &str) -> Failure {
+    Failure::new(
+        ErrorReason::UnknownTopic,
+        format!(
+            "topic {topic:?} was deleted and created again under the same name: \
+             start again to use the new one"
+        ),
+    )
+}
+
 pub fn unknown_partition(topic: &str, partition: u32, partitions: u32) -> Failure {
     let last = partitions.saturating_sub(1);
     Failure::new(

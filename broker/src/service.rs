@@ -49,16 +49,26 @@ pub struct Door {
 }
 
 impl Door {
-    /// A partition by the name of its topic and its number.
+    /// A partition by the name of its topic and its number. `topic_id` is empty,
+    /// or says which topic of that name is meant.
     ///
     /// # Errors
-    /// `UNKNOWN_TOPIC`, `UNKNOWN_PARTITION`
+    /// `UNKNOWN_TOPIC`, `UNKNOWN_PARTITION`, `INVALID_REQUEST`
     pub fn partition(
         &self,
         topic: &str,
+        topic_id: &[u8],
         index: u32,
     ) -> Result<(Arc<TopicEntry>, Arc<PartitionLog>), Failure> {
         let entry = self.catalog.topic(topic)?;
+        let named = entry.topic.id.0.as_bytes();
+        if !topic_id.is_empty() && topic_id != named {
+            return Err(if topic_id.len() == named.len() {
+                failure::recreated_topic(topic)
+            } else {
+                failure::invalid(format!("topic_id has {} bytes, not {}", named.len(), topic_id.len()))
+            });
+        }
         let log = Arc::clone(entry.partition(index)?);
         Ok((entry, log))
     }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use quire_proto::error::Failure;
 use quire_proto::id::{LedgerId, Offset};
 use quire_proto::v1::{self, list_offsets_partition::At};
@@ -122,7 +123,7 @@ impl Admin {
         partitions: &[u32],
         at: Start,
     ) -> Result<Vec<Option<Offset>>, Error> {
-        let asked = partitions.iter().map(|&partition| (topic, partition, at));
+        let asked = partitions.iter().map(|&partition| (topic, Bytes::new(), partition, at));
         self.shared.list_offsets(asked).await
     }
 
@@ -176,13 +177,13 @@ impl Admin {
 }
 
 impl Shared {
-    /// See [`Admin::list_offsets`].
+    /// See [`Admin::list_offsets`]. With the id of the topic, or an empty one.
     pub(crate) async fn list_offsets(
         &self,
-        asked: impl IntoIterator<Item = (&str, u32, Start)>,
+        asked: impl IntoIterator<Item = (&str, Bytes, u32, Start)>,
     ) -> Result<Vec<Option<Offset>>, Error> {
         let partitions: Vec<_> =
-            asked.into_iter().map(|(topic, partition, at)| ask(topic, partition, at)).collect();
+            asked.into_iter().map(|(topic, id, partition, at)| ask(topic, id, partition, at)).collect();
         let expected = partitions.len();
         let request = v1::ListOffsetsRequest { partitions };
         // A partition's failure is raised inside the call, so that one that
@@ -200,13 +201,13 @@ impl Shared {
     }
 }
 
-fn ask(topic: &str, partition: u32, at: Start) -> v1::ListOffsetsPartition {
+fn ask(topic: &str, topic_id: Bytes, partition: u32, at: Start) -> v1::ListOffsetsPartition {
     let at = match at {
         Start::Earliest | Start::Offset(_) => At::Earliest(v1::Earliest {}),
         Start::Latest => At::Latest(v1::Latest {}),
         Start::Time(timestamp_ms) => At::TimestampMs(timestamp_ms),
     };
-    v1::ListOffsetsPartition { topic: topic.to_owned(), partition, at: Some(at) }
+    v1::ListOffsetsPartition { topic: topic.to_owned(), topic_id, partition, at: Some(at) }
 }
 
 fn incomplete(call: &str) -> Error {

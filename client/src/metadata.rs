@@ -1,6 +1,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bytes::Bytes;
 use quire_proto::error::Failure;
 use quire_proto::v1::{ErrorReason, MetadataRequest, MetadataResponse, TopicMetadata};
 use tokio::time::Instant;
@@ -12,6 +13,8 @@ use crate::connections::{Repeat, log_client};
 /// What is known of a topic.
 #[derive(Clone, Debug)]
 pub(crate) struct TopicView {
+    /// Another one when the topic was created again under the same name.
+    pub(crate) id: Bytes,
     /// Address of the broker that leads each partition, None where none does.
     pub(crate) leaders: Vec<Option<Arc<str>>>,
     /// A batch may have at most this many bytes.
@@ -85,13 +88,15 @@ impl Shared {
     }
 
     fn learn(&self, topic: TopicMetadata, addresses: &[Arc<str>]) -> (String, Result<Arc<TopicView>, Error>) {
-        let TopicMetadata { name, error, leaders, max_message_bytes, .. } = topic;
+        let TopicMetadata { name, error, id, leaders, max_message_bytes } = topic;
         if let Some(error) = error {
             self.metadata.lock().remove(&name);
             return (name, Err(Failure::from(error).into()));
         }
         let leader = |index: i32| usize::try_from(index).ok().and_then(|at| addresses.get(at)).cloned();
         let view = Arc::new(TopicView {
+            // A copy, or it would hold all of the answer.
+            id: Bytes::copy_from_slice(&id),
             leaders: leaders.into_iter().map(leader).collect(),
             max_message_bytes: max_message_bytes as usize,
             asked_at: Instant::now(),
@@ -99,4 +104,12 @@ impl Shared {
         self.metadata.lock().insert(name.clone(), Arc::clone(&view));
         (name, Ok(view))
     }
+}
+
+/// The topic of this name is not the one that was learnt.
+pub(crate) fn recreated(topic: &str) -> Error {
+    let message = format!(
+        "topic {topic:?} was deleted and created again under the same name: start again to use the new one"
+    );
+    Failure::new(ErrorReason::UnknownTopic, message).into()
 }

@@ -4,6 +4,7 @@
 //! - [`footprint`]: start-up time and idle memory.
 //! - [`flights`]: a third of a million records, to seven readers at once.
 //! - [`crashes`]: the server killed while a producer goes on.
+//! - [`recreated`]: a topic that is another one of the same name.
 //! - [`bad_input`]: what is wrong is refused, with cause and remedy.
 //! - [`failed_sync`]: a disk that fails a sync.
 //! - [`full_disk`]: a disk without space.
@@ -25,3 +26,4 @@ mod full_disk;
 mod grpc;
 mod harness;
 mod quickstart;
+mod recreated;

@@ -171,14 +171,14 @@ impl Door {
     /// # Errors
     /// When the request as a whole is wrong; failures of partitions are in
     /// their results.
-    pub async fn fetch(&self, request: &v1::FetchRequest) -> Result<Found, Failure> {
+    pub async fn fetch(&self, request: v1::FetchRequest) -> Result<Found, Failure> {
         self.check_open()?;
         let wait = Duration::from_millis(u64::from(request.max_wait_ms));
         if wait > self.context.options.fetch_wait_max {
             let most = self.context.options.fetch_wait_max.as_millis();
             return Err(failure::invalid(format!("max_wait_ms is above {most}")));
         }
-        let positions = self.positions(&request.partitions)?;
+        let positions = self.positions(request.partitions)?;
         let max_bytes = match request.max_bytes {
             0 => self.context.options.fetch_bytes,
             bytes => (bytes as usize).min(BYTES_MAX),
@@ -229,21 +229,21 @@ impl Door {
     ///
     /// # Errors
     /// When there are too many of them.
-    pub fn positions(&self, partitions: &[v1::FetchPartition]) -> Result<Vec<Position>, Failure> {
+    pub fn positions(&self, partitions: Vec<v1::FetchPartition>) -> Result<Vec<Position>, Failure> {
         if partitions.len() > PARTITIONS_MAX {
             return Err(failure::invalid(format!("a request may name at most {PARTITIONS_MAX} partitions")));
         }
-        let position = |asked: &v1::FetchPartition| Position {
-            topic: asked.topic.clone(),
+        let position = |asked: v1::FetchPartition| Position {
+            log: self.partition(&asked.topic, &asked.topic_id, asked.partition).map(|(_, log)| log),
+            topic: asked.topic,
             partition: asked.partition,
             offset: Offset(asked.offset),
             max_bytes: match asked.max_bytes {
                 0 => PARTITION_BYTES,
                 bytes => (bytes as usize).min(BYTES_MAX),
             },
-            log: self.partition(&asked.topic, asked.partition).map(|(_, log)| log),
         };
-        Ok(partitions.iter().map(position).collect())
+        Ok(partitions.into_iter().map(position).collect())
     }
 
     /// What is there now, in the order of the positions. Whichever partition is

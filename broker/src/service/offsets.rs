@@ -10,9 +10,9 @@ use crate::service::Door;
 impl Door {
     /// The offset that is asked for in one partition.
     pub async fn list_offset(&self, asked: v1::ListOffsetsPartition) -> v1::ListOffsetsResult {
-        let v1::ListOffsetsPartition { topic, partition, at } = asked;
+        let v1::ListOffsetsPartition { topic, topic_id, partition, at } = asked;
         let result = v1::ListOffsetsResult { topic, partition, ..v1::ListOffsetsResult::default() };
-        match self.find_offset(&result.topic, partition, at).await {
+        match self.find_offset(&result.topic, &topic_id, partition, at).await {
             Ok((offset, leader_epoch)) => {
                 v1::ListOffsetsResult { offset: offset.map(|offset| offset.0), leader_epoch, ..result }
             }
@@ -23,12 +23,13 @@ impl Door {
     async fn find_offset(
         &self,
         topic: &str,
+        topic_id: &[u8],
         partition: u32,
         at: Option<v1::list_offsets_partition::At>,
     ) -> Result<(Option<Offset>, u64), Failure> {
         use v1::list_offsets_partition::At;
         self.check_open()?;
-        let (_, log) = self.partition(topic, partition)?;
+        let (_, log) = self.partition(topic, topic_id, partition)?;
         self.check_fresh()?;
         let offset = match at {
             Some(At::Earliest(_)) => Some(log.earliest()?),

@@ -167,7 +167,7 @@ impl Door {
         charge: &Charge,
         log_append_time_ms: &mut Option<i64>,
     ) -> Result<Prepared, Failure> {
-        let (entry, log) = self.partition(&part.topic, part.partition)?;
+        let (entry, log) = self.partition(&part.topic, &part.topic_id, part.partition)?;
         log.check_led()?;
         let config = &entry.topic.config;
         let mut batches = match (part.batches.is_empty(), part.messages.is_empty()) {

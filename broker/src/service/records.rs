@@ -115,7 +115,7 @@ impl LogService for Records {
         &self,
         request: Request<v1::ListOffsetsRequest>,
     ) -> Result<Response<v1::ListOffsetsResponse>, Status> {
-        let partitions = request.into_inner().partitions;
+        let (_, extensions, v1::ListOffsetsRequest { partitions }) = request.into_parts();
         if partitions.len() > PARTITIONS_MAX {
             return Err(
                 failure::invalid(format!("a request may name at most {PARTITIONS_MAX} partitions")).into()
@@ -126,6 +126,7 @@ impl LogService for Records {
             async move { door.list_offset(asked).await }
         });
         let results = stream::iter(lookups).buffered(LOOKUPS).collect().await;
+        drop(extensions);
         Ok(Response::new(v1::ListOffsetsResponse { results }))
     }
 }

@@ -52,7 +52,7 @@ fn begin(
         return Err(failure::invalid("the first message of a subscription must be its start"));
     };
     door.check_open()?;
-    let positions = door.positions(&start.partitions)?;
+    let positions = door.positions(start.partitions)?;
     if positions.is_empty() {
         return Err(failure::invalid("a subscription must name partitions"));
     }

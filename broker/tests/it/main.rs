@@ -11,6 +11,7 @@
 mod bad_input;
 mod fetch;
 mod idempotence;
+mod identity;
 mod limits;
 mod offsets;
 mod produce;

@@ -17,7 +17,9 @@ fn at(timestamps: &[i64]) -> Batch {
 }
 
 async fn look_up(server: &mut Server, partition: u32, at: At) -> v1::ListOffsetsResult {
-    let asked = v1::ListOffsetsPartition { topic: "t".to_owned(), partition, at: Some(at) };
+    let topic = "t".to_owned();
+    let asked =
+        v1::ListOffsetsPartition { topic, partition, at: Some(at), ..v1::ListOffsetsPartition::default() };
     let request = v1::ListOffsetsRequest { partitions: vec![asked] };
     server.log.list_offsets(request).await.unwrap().into_inner().results.remove(0)
 }

@@ -246,7 +246,7 @@ pub(crate) fn request(topic: &str, partition: u32, batches: &[Batch]) -> v1::Pro
             topic: topic.to_owned(),
             partition,
             batches: joined(batches),
-            messages: Vec::new(),
+            ..v1::ProducePartition::default()
         }],
         ..v1::ProduceRequest::default()
     }
@@ -254,7 +254,12 @@ pub(crate) fn request(topic: &str, partition: u32, batches: &[Batch]) -> v1::Pro
 
 pub(crate) fn fetch(topic: &str, partition: u32, offset: u64) -> v1::FetchRequest {
     v1::FetchRequest {
-        partitions: vec![v1::FetchPartition { topic: topic.to_owned(), partition, offset, max_bytes: 0 }],
+        partitions: vec![v1::FetchPartition {
+            topic: topic.to_owned(),
+            partition,
+            offset,
+            ..v1::FetchPartition::default()
+        }],
         ..v1::FetchRequest::default()
     }
 }

@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use bytes::Bytes;
 use quire_proto::batch::{Batches, Header};
 use quire_proto::id::Offset;
 use tokio::time::Instant;
@@ -11,6 +12,7 @@ use crate::backoff::Backoff;
 #[derive(Debug)]
 pub(super) struct Assigned {
     pub(super) topic: Arc<str>,
+    pub(super) topic_id: Bytes,
     pub(super) partition: u32,
     /// The next record to deliver.
     pub(super) position: Offset,
@@ -54,9 +56,10 @@ pub(super) struct Ready {
 }
 
 impl Assigned {
-    pub(super) const fn new(topic: Arc<str>, partition: u32, generation: u64) -> Self {
+    pub(super) const fn new(topic: Arc<str>, topic_id: Bytes, partition: u32, generation: u64) -> Self {
         Self {
             topic,
+            topic_id,
             partition,
             position: Offset(0),
             end: None,

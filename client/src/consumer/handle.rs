@@ -3,6 +3,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use quire_proto::batch::{Batch, BatchError, Batches};
 use quire_proto::error::Failure;
 use quire_proto::id::Offset;
@@ -18,7 +19,7 @@ use super::stream::{Event, News, Plan, Reading, Stream};
 use super::{ConsumerOptions, FetchedBatch, Start, Until};
 use crate::Error;
 use crate::client::Shared;
-use crate::metadata::{TopicAnswer, TopicView};
+use crate::metadata::{TopicAnswer, TopicView, recreated};
 
 /// Answers that wait to be looked at; streams wait when there are more. Their
 /// bytes are bounded by credit.
@@ -30,10 +31,15 @@ const CREDIT_MIN: u32 = 64 << 10;
 /// With nothing to wait for, look again after this long.
 const IDLE: Duration = Duration::from_secs(3600);
 
+/// Topics by name, with the id that each had when it was assigned first.
+type TopicIds = HashMap<Arc<str>, Bytes>;
+
 /// Reads the partitions that it is assigned.
 pub struct Consumer {
     shared: Arc<Shared>,
     options: ConsumerOptions,
+    /// Of the topics that were ever assigned.
+    topics: TopicIds,
     assigned: Vec<Assigned>,
     streams: HashMap<u64, Stream>,
     ready: VecDeque<Ready>,
@@ -60,6 +66,7 @@ impl Consumer {
         Ok(Self {
             shared,
             options,
+            topics: TopicIds::new(),
             assigned: Vec::new(),
             streams: HashMap::new(),
             ready: VecDeque::new(),
@@ -73,7 +80,9 @@ impl Consumer {
     }
 
     /// Reads these partitions, and no others any more, from where each is to
-    /// begin. With [`Until::End`] the ends are looked up now.
+    /// begin. With [`Until::End`] the ends are looked up now. A topic that is
+    /// deleted and created again under the same name is another one: for as long
+    /// as the consumer lives, reading it fails with `UnknownTopic`.
     ///
     /// # Errors
     /// `Broker` with `UnknownTopic`, `UnknownPartition` or, with [`Until::End`],
@@ -86,23 +95,31 @@ impl Consumer {
         partitions: impl IntoIterator<Item = (&'a str, u32, Start)>,
     ) -> Result<(), Error> {
         let partitions: Vec<_> = partitions.into_iter().collect();
-        let mut names: HashMap<&str, Arc<str>> = HashMap::new();
+        let mut views: HashMap<&str, Arc<TopicView>> = HashMap::new();
+        let mut topics = self.topics.clone();
         for &(topic, partition, _) in &partitions {
-            let view = self.shared.topic(topic).await?;
+            let view = match views.get(topic) {
+                Some(view) => view,
+                // What is known may be old, and the consumer holds to the id.
+                None => views.entry(topic).or_insert(self.shared.refresh_topic(topic).await?),
+            };
+            if *topics.entry(Arc::from(topic)).or_insert_with(|| view.id.clone()) != view.id {
+                return Err(recreated(topic));
+            }
             if partition >= view.partitions() {
                 return Err(unknown_partition(topic, partition, view.partitions()));
             }
-            names.entry(topic).or_insert_with(|| Arc::from(topic));
         }
-        let places = self.locate(&partitions).await?;
+        let places = self.locate(&topics, &partitions).await?;
         let generation = self.number();
-        let assigned = partitions.iter().zip(places).map(|(&(topic, partition, _), place)| {
-            let name = names.get(topic).map_or_else(|| Arc::from(topic), Arc::clone);
-            let mut assigned = Assigned::new(name, partition, generation);
+        let assigned = partitions.iter().zip(places).filter_map(|(&(topic, partition, _), place)| {
+            let (name, id) = topics.get_key_value(topic)?;
+            let mut assigned = Assigned::new(Arc::clone(name), id.clone(), partition, generation);
             place.apply(&mut assigned);
-            assigned
+            Some(assigned)
         });
         self.assigned = assigned.collect();
+        self.topics = topics;
         self.forget_streams();
         self.ready.clear();
         self.failures.clear();
@@ -114,7 +131,7 @@ impl Consumer {
     /// # Errors
     /// As [`Consumer::assign`].
     pub async fn assign_topic(&mut self, topic: &str, start: Start) -> Result<(), Error> {
-        let partitions = self.shared.topic(topic).await?.partitions();
+        let partitions = self.shared.refresh_topic(topic).await?.partitions();
         self.assign((0..partitions).map(|partition| (topic, partition, start))).await
     }
 
@@ -130,7 +147,7 @@ impl Consumer {
         let Some(at) = self.find(topic, partition) else {
             return Err(Error::Invalid(format!("partition {partition} of {topic:?} is not assigned")));
         };
-        let places = self.locate(&[(topic, partition, to)]).await?;
+        let places = self.locate(&self.topics, &[(topic, partition, to)]).await?;
         let generation = self.number();
         let assigned = &mut self.assigned[at];
         places.into_iter().for_each(|place| place.apply(assigned));
@@ -406,6 +423,7 @@ impl Consumer {
             let one = &self.assigned[at];
             Reading {
                 topic: Arc::clone(&one.topic),
+                topic_id: one.topic_id.clone(),
                 partition: one.partition,
                 from: one.position,
                 end: one.end,
@@ -458,6 +476,9 @@ impl Consumer {
     fn learn_partition(&mut self, at: usize, view: &Result<Arc<TopicView>, Error>, now: Instant) {
         match view {
             Err(error) => self.fail(at, error.clone(), now),
+            Ok(view) if view.id != self.assigned[at].topic_id => {
+                self.fail(at, recreated(&self.assigned[at].topic), now);
+            }
             Ok(view) if view.leader(self.assigned[at].partition).is_none() => {
                 let what = format!("no broker leads partition {} yet", self.assigned[at].partition);
                 self.fail(at, Failure::new(ErrorReason::NotReady, what).into(), now);
@@ -493,16 +514,20 @@ impl Consumer {
     // ------------------------------------------------------------- locating
 
     /// Where reading these begins and, if it does, ends.
-    async fn locate(&self, partitions: &[(&str, u32, Start)]) -> Result<Vec<Place>, Error> {
+    async fn locate(
+        &self,
+        topics: &TopicIds,
+        partitions: &[(&str, u32, Start)],
+    ) -> Result<Vec<Place>, Error> {
         let asked = |start: Start| matches!(start, Start::Earliest | Start::Latest | Start::Time(_));
         let starts: Vec<_> = partitions.iter().copied().filter(|&(_, _, start)| asked(start)).collect();
-        let mut found = self.list(starts).await?.into_iter();
+        let mut found = self.list(topics, starts).await?.into_iter();
         let ends_wanted = self.options.until == Until::End;
         let latest_wanted =
             |(_, _, start): &(&str, u32, Start)| ends_wanted || matches!(start, Start::Time(_));
         let ends: Vec<_> = partitions.iter().copied().filter(latest_wanted).collect();
         let mut ends = self
-            .list(ends.iter().map(|&(topic, partition, _)| (topic, partition, Start::Latest)))
+            .list(topics, ends.iter().map(|&(topic, partition, _)| (topic, partition, Start::Latest)))
             .await?
             .into_iter();
         let places = partitions.iter().map(|one| {
@@ -526,9 +551,12 @@ impl Consumer {
 
     async fn list(
         &self,
+        topics: &TopicIds,
         asked: impl IntoIterator<Item = (&str, u32, Start)>,
     ) -> Result<Vec<Option<Offset>>, Error> {
-        let mut asked = asked.into_iter().peekable();
+        let id = |topic| topics.get(topic).cloned().unwrap_or_default();
+        let asked = asked.into_iter().map(|(topic, partition, at)| (topic, id(topic), partition, at));
+        let mut asked = asked.peekable();
         if asked.peek().is_none() { Ok(Vec::new()) } else { self.shared.list_offsets(asked).await }
     }
 }

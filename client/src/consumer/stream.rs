@@ -1,6 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use quire_proto::id::Offset;
 use quire_proto::v1::log_service_client::LogServiceClient;
 use quire_proto::v1::subscribe_request::Request;
@@ -71,6 +72,7 @@ pub(super) struct Plan {
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub(super) topic: Arc<str>,
+    pub(super) topic_id: Bytes,
     pub(super) partition: u32,
     pub(super) from: Offset,
     /// Reading stops here; only for fetching.
@@ -79,8 +81,13 @@ pub(super) struct Reading {
 
 impl Reading {
     fn request(&self) -> FetchPartition {
-        let (topic, partition, offset) = (self.topic.to_string(), self.partition, self.from.0);
-        FetchPartition { topic, partition, offset, max_bytes: 0 }
+        FetchPartition {
+            topic: self.topic.to_string(),
+            topic_id: self.topic_id.clone(),
+            partition: self.partition,
+            offset: self.from.0,
+            max_bytes: 0,
+        }
     }
 
     fn is_over(&self) -> bool {

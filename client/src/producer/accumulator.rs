@@ -2,6 +2,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use quire_proto::batch::Builder;
 use quire_proto::error::Failure;
 use quire_proto::murmur2;
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 use super::Record;
 use super::delivery::{Ack, Completion, Outcome, Tag};
 use crate::Error;
+use crate::metadata::recreated;
 
 /// A new partition's first batch is given this much room; later ones as much as
 /// the one before had.
@@ -53,7 +55,9 @@ pub(crate) struct Limits {
 
 #[derive(Debug)]
 struct TopicSlots {
-    /// By partition.
+    /// As it was learnt first.
+    id: Bytes,
+    /// By partition; none of a topic that was forgotten.
     slots: Vec<usize>,
     /// Where records without a key go until that batch is full or sent.
     sticky: usize,
@@ -63,6 +67,7 @@ struct TopicSlots {
 #[derive(Debug)]
 struct Slot {
     topic: Arc<str>,
+    topic_id: Bytes,
     partition: u32,
     open: Option<Pending>,
     full: VecDeque<Pending>,
@@ -131,7 +136,17 @@ impl Accumulator {
     }
 
     /// Takes what a broker says of a topic. Partitions are only ever added.
-    pub(crate) fn learn(&mut self, topic: &str, partitions: u32, max_message_bytes: usize) {
+    ///
+    /// # Errors
+    /// When it is another topic than the one that was learnt first under this
+    /// name.
+    pub(crate) fn learn(
+        &mut self,
+        topic: &str,
+        id: &Bytes,
+        partitions: u32,
+        max_message_bytes: usize,
+    ) -> Result<(), Error> {
         let max_message_bytes = match max_message_bytes {
             0 => MESSAGE_BYTES_DEFAULT,
             stated => stated.min(MESSAGE_BYTES_MAX),
@@ -141,21 +156,27 @@ impl Accumulator {
             None => Arc::from(topic),
         };
         let known = self.topics.entry(Arc::clone(&name)).or_insert_with(|| TopicSlots {
+            id: id.clone(),
             slots: Vec::new(),
             sticky: 0,
             max_message_bytes,
         });
+        if known.id != *id {
+            return Err(recreated(topic));
+        }
         known.max_message_bytes = max_message_bytes;
         for partition in known.slots.len()..partitions as usize {
             known.slots.push(self.slots.len());
             self.slots.push(Slot {
                 topic: Arc::clone(&name),
+                topic_id: known.id.clone(),
                 partition: u32::try_from(partition).unwrap_or(u32::MAX),
                 open: None,
                 full: VecDeque::new(),
                 last_size: FIRST_CAPACITY,
             });
         }
+        Ok(())
     }
 
     /// Encodes a record into its partition's batch. `timestamp_ms` is for a
@@ -210,7 +231,8 @@ impl Accumulator {
 
     /// The slot of a record's partition, and the limit of its topic.
     fn route(&mut self, record: &Record<'_>) -> Result<(usize, usize), Refused> {
-        let topic = self.topics.get_mut(record.topic).ok_or(Refused::UnknownTopic)?;
+        let topic = self.topics.get_mut(record.topic).filter(|topic| !topic.slots.is_empty());
+        let topic = topic.ok_or(Refused::UnknownTopic)?;
         let count = u32::try_from(topic.slots.len()).unwrap_or(u32::MAX);
         let partition = match (record.partition, record.key) {
             (Some(partition), _) => partition as usize,
@@ -279,9 +301,10 @@ impl Accumulator {
         self.slots.len()
     }
 
-    /// Topic and partition of a slot.
-    pub(crate) fn place(&self, at: usize) -> (Arc<str>, u32) {
-        (Arc::clone(&self.slots[at].topic), self.slots[at].partition)
+    /// Topic, with its id, and partition of a slot.
+    pub(crate) fn place(&self, at: usize) -> (Arc<str>, Bytes, u32) {
+        let Slot { topic, topic_id, partition, .. } = &self.slots[at];
+        (Arc::clone(topic), topic_id.clone(), *partition)
     }
 
     /// When the slot's next batch is to be sent: None when it has none.
@@ -335,7 +358,7 @@ impl Accumulator {
         if tags.is_empty() {
             self.used = self.used.saturating_sub(charge);
         } else {
-            let (topic, partition) = self.place(slot);
+            let (topic, _, partition) = self.place(slot);
             self.completions
                 .push_back((Completion { topic, partition, outcome: outcome.clone(), tags }, charge));
         }
@@ -360,9 +383,11 @@ impl Accumulator {
         self.unresolved.first().is_none_or(|&first| first > through)
     }
 
-    /// Forgets a topic that is gone: its name is asked for anew.
+    /// Forgets a topic that is gone, but for its id: its name is asked for anew.
     pub(crate) fn forget(&mut self, topic: &str) {
-        self.topics.remove(topic);
+        if let Some(known) = self.topics.get_mut(topic) {
+            known.slots.clear();
+        }
     }
 
     /// Takes nothing more.

@@ -2,6 +2,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use quire_proto::error::Failure;
 use quire_proto::id::Offset;
 use quire_proto::v1::{
@@ -100,6 +101,7 @@ struct Refresh {
 /// The way of one partition's batches.
 struct Lane {
     topic: Arc<str>,
+    topic_id: Bytes,
     partition: u32,
     sequencer: Sequencer<Ticket>,
     leader: Option<Arc<str>>,
@@ -231,16 +233,23 @@ impl Driver {
             backoff: self.options.backoff(),
             delivery_timeout: self.options.delivery_timeout,
         };
-        for (topic, partition) in places {
+        for (topic, topic_id, partition) in places {
             let known = self.shared.known_topic(&topic);
             let leader = known.and_then(|view| view.leader(partition).cloned());
             if leader.is_none() {
                 self.stale.entry(Arc::clone(&topic)).or_default();
             }
             let sequencer = Sequencer::new(rules);
-            let lane =
-                Lane { topic, partition, sequencer, leader, suspect: false, detour: false, link: None };
-            self.lanes.push(lane);
+            self.lanes.push(Lane {
+                topic,
+                topic_id,
+                partition,
+                sequencer,
+                leader,
+                suspect: false,
+                detour: false,
+                link: None,
+            });
         }
     }
 
@@ -416,8 +425,13 @@ impl Driver {
         let parcel = parcels.entry(route.clone()).or_default();
         parcel.bytes += batches.len();
         parcel.parts.push((at, token));
-        let (topic, partition) = (lane.topic.to_string(), lane.partition);
-        parcel.partitions.push(ProducePartition { topic, partition, batches, messages: Vec::new() });
+        parcel.partitions.push(ProducePartition {
+            topic: lane.topic.to_string(),
+            topic_id: lane.topic_id.clone(),
+            partition: lane.partition,
+            batches,
+            messages: Vec::new(),
+        });
         if parcel.bytes >= REQUEST_BYTES
             && let Some(parcel) = parcels.remove(&route)
         {
@@ -562,7 +576,13 @@ impl Driver {
     fn learn_topic(&mut self, topic: &str, view: Result<Arc<TopicView>, Error>) {
         match view {
             Ok(view) => {
-                self.core.lock().learn(topic, view.partitions(), view.max_message_bytes);
+                let TopicView { id, max_message_bytes, .. } = &*view;
+                let learnt = self.core.lock().learn(topic, id, view.partitions(), *max_message_bytes);
+                if let Err(error) = learnt {
+                    self.stale.remove(topic);
+                    self.give_up(topic, &error);
+                    return;
+                }
                 let mut complete = true;
                 for lane in self.lanes.iter_mut().filter(|lane| *lane.topic == *topic) {
                     let leader = view.leader(lane.partition).cloned();

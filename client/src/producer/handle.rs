@@ -68,7 +68,9 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Sends records. Shared by reference among tasks.
+/// Sends records. Shared by reference among tasks. A topic that is deleted and
+/// created again under the same name is another one: for as long as the producer
+/// lives, sending to it fails with `UnknownTopic`.
 #[derive(Debug)]
 pub struct Producer {
     shared: Arc<Shared>,
@@ -200,12 +202,15 @@ impl Producer {
     ) -> Result<Taken, Error> {
         let deadline = Instant::now() + self.options.max_block;
         loop {
-            match refused {
+            let tried = match refused {
                 Refused::For(error) => return Err(error),
-                Refused::UnknownTopic => self.learn(record.topic).await?,
-                Refused::NoMemory => return self.take_when_fed(record, tag, deadline).await,
-            }
-            match self.try_take(record, tag) {
+                Refused::UnknownTopic => {
+                    self.learn(record.topic).await?;
+                    self.try_take(record, tag)
+                }
+                Refused::NoMemory => self.take_when_fed(record, tag, deadline).await,
+            };
+            match tried {
                 Ok(taken) => return Ok(taken),
                 Err(again) => refused = again,
             }
@@ -217,28 +222,26 @@ impl Producer {
         record: &Record<'_>,
         tag: Option<u64>,
         deadline: Instant,
-    ) -> Result<Taken, Error> {
+    ) -> Result<Taken, Refused> {
         let _starving = Starving::new(&self.core);
         let attempt = self.when_settled(|_| match self.try_take(record, tag) {
-            Ok(taken) => Some(Ok(taken)),
             Err(Refused::NoMemory) => None,
-            // The topic went away meanwhile.
-            Err(Refused::UnknownTopic) => Some(Err(unknown_topic(record.topic))),
-            Err(Refused::For(error)) => Some(Err(error)),
+            tried => Some(tried),
         });
         timeout_at(deadline, attempt).await.unwrap_or_else(|_| {
             let what = "waiting for memory (memory_bytes) that undelivered records hold".to_owned();
-            Err(Error::Timeout { what, after: self.options.max_block, last: None, determinate: true })
+            let after = self.options.max_block;
+            Err(Error::Timeout { what, after, last: None, determinate: true }.into())
         })
     }
 
     async fn learn(&self, topic: &str) -> Result<(), Error> {
-        let view = self.shared.topic(topic).await?;
+        // What is known may be old, and the producer holds to what it learns here.
+        let view = self.shared.refresh_topic(topic).await?;
         if view.partitions() == 0 {
             return Err(unknown_topic(topic));
         }
-        self.core.lock().learn(topic, view.partitions(), view.max_message_bytes);
-        Ok(())
+        self.core.lock().learn(topic, &view.id, view.partitions(), view.max_message_bytes)
     }
 
     /// Waits until this returns something; looks whenever something has settled.

@@ -6,7 +6,7 @@ use quire_client::{
 use tokio::time::timeout;
 
 use crate::double::{Broker, Cluster, ReadFault};
-use crate::producing::client;
+use crate::producing::{client, refused};
 
 fn options(until: Until) -> ConsumerOptions {
     ConsumerOptions {
@@ -310,6 +310,34 @@ async fn assigning_what_is_not_there_is_refused() {
     read(&mut consumer, 1, 0, 10).await;
     let mut unassigned = client(&world.brokers[0].address).await.consumer(options(Until::End)).unwrap();
     assert!(matches!(unassigned.next_batch().await, Err(Error::Invalid(_))));
+}
+
+#[tokio::test]
+async fn a_topic_that_is_created_again_is_another() {
+    // A broker refuses it, or metadata shows it once the connection is broken.
+    for (broken, says) in [(false, "another topic"), (true, "created again")] {
+        let mut world = World::new(1, 10).await;
+        let client = client(&world.brokers[1].address).await;
+        let mut consumer = client.consumer(options(Until::Forever)).unwrap();
+        consumer.assign([("topic", 0, Start::Earliest)]).await.unwrap();
+        read(&mut consumer, 1, 0, 10).await;
+        if broken {
+            world.brokers.remove(0).kill();
+        }
+        world.cluster.create("topic", 1);
+        world.cluster.lead("topic", 0, 1);
+        fill(&world.brokers.last().unwrap().address, 1, 0..20).await;
+        for says in [says, "created again"] {
+            let next = timeout(Duration::from_secs(20), consumer.next_batch()).await.expect("in time");
+            refused(&next.unwrap_err(), says);
+        }
+        refused(&consumer.seek("topic", 0, Start::Latest).await.unwrap_err(), "another topic");
+        let again = consumer.assign([("topic", 0, Start::Offset(Offset(10)))]).await;
+        refused(&again.unwrap_err(), "created again");
+        let mut consumer = client.consumer(options(Until::Forever)).unwrap();
+        consumer.assign([("topic", 0, Start::Earliest)]).await.unwrap();
+        read(&mut consumer, 1, 0, 20).await;
+    }
 }
 
 #[tokio::test]

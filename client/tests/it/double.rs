@@ -62,6 +62,7 @@ pub(crate) struct Cluster {
 struct Inner {
     brokers: Vec<String>,
     topics: HashMap<String, Topic>,
+    topics_created: u128,
     producers_given: i64,
     produce_faults: VecDeque<ProduceFault>,
     read_faults: VecDeque<ReadFault>,
@@ -71,6 +72,7 @@ struct Inner {
 }
 
 struct Topic {
+    id: Bytes,
     leaders: Vec<i32>,
     logs: Vec<Log>,
 }
@@ -139,7 +141,12 @@ impl Cluster {
     /// A topic whose partitions are all led by the first broker.
     pub(crate) fn create(&self, topic: &str, partitions: usize) {
         let logs = (0..partitions).map(|_| Log::default()).collect();
-        self.lock().topics.insert(topic.to_owned(), Topic { leaders: vec![0; partitions], logs });
+        let mut inner = self.lock();
+        inner.topics_created += 1;
+        let id = Bytes::copy_from_slice(&inner.topics_created.to_be_bytes());
+        inner.topics.insert(topic.to_owned(), Topic { id, leaders: vec![0; partitions], logs });
+        drop(inner);
+        self.changed.notify_waiters();
     }
 
     pub(crate) fn delete(&self, topic: &str) {
@@ -277,10 +284,19 @@ fn refusal(reason: ErrorReason, message: &str) -> Error {
 
 impl Service {
     /// Why this broker does not serve a partition, if it does not.
-    fn refuses(&self, inner: &Inner, topic: &str, partition: u32, direct: bool) -> Option<Error> {
+    fn refuses(
+        &self,
+        inner: &Inner,
+        (topic, id): (&str, &Bytes),
+        partition: u32,
+        direct: bool,
+    ) -> Option<Error> {
         let Some(topic) = inner.topics.get(topic) else {
             return Some(refusal(ErrorReason::UnknownTopic, "no such topic"));
         };
+        if !id.is_empty() && *id != topic.id {
+            return Some(refusal(ErrorReason::UnknownTopic, "another topic"));
+        }
         match topic.leaders.get(partition as usize) {
             None => Some(refusal(ErrorReason::UnknownPartition, "no such partition")),
             Some(-1) => Some(refusal(ErrorReason::NotReady, "no leader")),
@@ -321,7 +337,7 @@ impl Service {
             partition: part.partition,
             ..ProduceResult::default()
         };
-        result.error = self.refuses(inner, &part.topic, part.partition, request.direct);
+        result.error = self.refuses(inner, (&part.topic, &part.topic_id), part.partition, request.direct);
         match fault {
             ProduceFault::Refuse(reason) => result.error = Some(refusal(*reason, "planted")),
             ProduceFault::Break | ProduceFault::Hang => return result,
@@ -343,7 +359,7 @@ impl Service {
         let inner = self.cluster.lock();
         let mut result =
             FetchResult { topic: part.topic.clone(), partition: part.partition, ..FetchResult::default() };
-        result.error = self.refuses(&inner, &part.topic, part.partition, direct);
+        result.error = self.refuses(&inner, (&part.topic, &part.topic_id), part.partition, direct);
         if result.error.is_some() {
             return result;
         }
@@ -395,6 +411,7 @@ impl LogService for Service {
         let topics = request.into_inner().topics.into_iter().map(|name| match inner.topics.get(&name) {
             Some(topic) => TopicMetadata {
                 name,
+                id: topic.id.clone(),
                 leaders: topic.leaders.clone(),
                 max_message_bytes: 1 << 20,
                 ..TopicMetadata::default()
@@ -478,7 +495,7 @@ impl LogService for Service {
         let results = request.into_inner().partitions.into_iter().map(|part| {
             let mut result =
                 ListOffsetsResult { topic: part.topic, partition: part.partition, ..Default::default() };
-            result.error = self.refuses(&inner, &result.topic, result.partition, false);
+            result.error = self.refuses(&inner, (&result.topic, &part.topic_id), result.partition, false);
             if result.error.is_none() {
                 let log = &inner.topics[&result.topic].logs[result.partition as usize];
                 result.offset = match part.at.unwrap() {

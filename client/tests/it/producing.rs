@@ -128,12 +128,12 @@ async fn a_hanging_broker_is_left_and_found_again() {
     cluster.plan_produce([ProduceFault::None, ProduceFault::Hang, ProduceFault::Hang]);
     let producer =
         client.producer(ProducerOptions { delivery_timeout: Duration::from_secs(3), ..options() }).unwrap();
-    complete(&cluster, send(&producer, "topic", 0..1).await);
+    let mut outcomes = send(&producer, "topic", 0..1).await;
     let failed = send(&producer, "topic", 1..2).await.remove(0).unwrap_err();
     assert!(matches!(failed, Error::Timeout { determinate: false, .. }), "{failed}");
     // What follows goes under another identity.
-    cluster.create("topic", 1);
-    complete(&cluster, send(&producer, "topic", 0..500).await);
+    outcomes.extend(send(&producer, "topic", 1..500).await);
+    complete(&cluster, outcomes);
     assert_eq!(cluster.producers_given(), 2);
 }
 
@@ -367,6 +367,51 @@ async fn a_deleted_topic_fails_what_waits_for_it() {
     assert_eq!(error.reason(), Some(ErrorReason::UnknownTopic));
     let error = producer.send(Record::new("topic").value(b"x")).await.unwrap_err();
     assert_eq!(error.reason(), Some(ErrorReason::UnknownTopic));
+}
+
+#[track_caller]
+pub(crate) fn refused(error: &Error, says: &str) {
+    assert_eq!(error.reason(), Some(ErrorReason::UnknownTopic), "{error}");
+    assert!(error.to_string().contains(says) && !error.is_retryable(), "{error}");
+}
+
+#[tokio::test]
+async fn a_broker_refuses_what_is_for_another_topic_of_the_name() {
+    let cluster = Cluster::default();
+    let broker = Broker::start(&cluster).await;
+    cluster.create("topic", 1);
+    let client = client(&broker.address).await;
+    let producer = client.producer(options()).unwrap();
+    complete(&cluster, send(&producer, "topic", 0..10).await);
+    cluster.create("topic", 1);
+    for _ in 0..2 {
+        for outcome in send(&producer, "topic", 10..20).await {
+            refused(&outcome.unwrap_err(), "another topic");
+        }
+    }
+    assert!(cluster.values("topic", 0).is_empty());
+    let producer = client.producer(options()).unwrap();
+    complete(&cluster, send(&producer, "topic", 0..10).await);
+}
+
+#[tokio::test]
+async fn metadata_of_another_topic_of_the_name_fails_what_waits() {
+    let cluster = Cluster::default();
+    let broker = Broker::start(&cluster).await;
+    cluster.create("topic", 1);
+    let producer = client(&broker.address).await.producer(options()).unwrap();
+    complete(&cluster, send(&producer, "topic", 0..10).await);
+    let before = cluster.requests().len();
+    cluster.lead("topic", 0, -1);
+    let delivery = producer.send(Record::new("topic").value(b"x")).await.unwrap();
+    wait_for(|| cluster.requests().len() > before).await;
+    cluster.create("topic", 1);
+    refused(&delivery.await.unwrap_err(), "created again");
+    for _ in 0..2 {
+        let error = producer.send(Record::new("topic").value(b"x")).await.unwrap_err();
+        refused(&error, "created again");
+    }
+    assert!(cluster.values("topic", 0).is_empty());
 }
 
 #[tokio::test]

@@ -313,7 +313,7 @@ fn request((topic, partition): &Place, batch: &[u8]) -> v1::ProduceRequest {
         topic: topic.clone(),
         partition: *partition,
         batches: batch.to_vec().into(),
-        messages: Vec::new(),
+        ..v1::ProducePartition::default()
     };
     v1::ProduceRequest { partitions: vec![partition], ..v1::ProduceRequest::default() }
 }

@@ -50,7 +50,7 @@ impl Reader {
 
     pub(crate) async fn fetch(&mut self, place: &Place, offset: u64) -> Found {
         let (topic, partition) = place.clone();
-        let partition = v1::FetchPartition { topic, partition, offset, max_bytes: 0 };
+        let partition = v1::FetchPartition { topic, partition, offset, ..v1::FetchPartition::default() };
         let request = v1::FetchRequest { partitions: vec![partition], ..v1::FetchRequest::default() };
         let result = self.log.fetch(request).await.unwrap().into_inner().results.remove(0);
         if let Some(error) = result.error {

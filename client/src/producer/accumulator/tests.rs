@@ -9,9 +9,11 @@ use super::*;
 const LIMITS: Limits =
     Limits { batch_bytes: 2 << 10, memory_bytes: 32 << 10, linger: Duration::from_millis(5) };
 
+const ID: Bytes = Bytes::from_static(b"one");
+
 fn learnt(partitions: u32) -> Accumulator {
     let mut accumulator = Accumulator::new(LIMITS);
-    accumulator.learn("topic", partitions, 8 << 10);
+    accumulator.learn("topic", &ID, partitions, 8 << 10).unwrap();
     accumulator
 }
 
@@ -195,7 +197,7 @@ fn records_without_a_key_go_to_another_partition_when_a_batch_is_full() {
 #[test]
 fn records_without_a_key_avoid_a_partition_that_is_behind() {
     let mut accumulator = Accumulator::new(Limits { memory_bytes: 1 << 20, batch_bytes: 1 << 10, ..LIMITS });
-    accumulator.learn("topic", 4, 0);
+    accumulator.learn("topic", &ID, 4, 0).unwrap();
     let now = Instant::now();
     let mut taken = 0;
     for _ in 0..4_000 {
@@ -228,10 +230,25 @@ fn what_cannot_be_sent_is_refused() {
 #[test]
 fn a_topic_may_grow() {
     let mut accumulator = learnt(1);
-    accumulator.learn("topic", 3, 0);
-    accumulator.learn("topic", 2, 0);
-    accumulator.learn("other", 1, 0);
+    accumulator.learn("topic", &ID, 3, 0).unwrap();
+    accumulator.learn("topic", &ID, 2, 0).unwrap();
+    accumulator.learn("other", &ID, 1, 0).unwrap();
     let places: Vec<_> = (0..accumulator.slots()).map(|at| accumulator.place(at)).collect();
-    let names: Vec<_> = places.iter().map(|(topic, partition)| (&**topic, *partition)).collect();
+    let names: Vec<_> = places.iter().map(|(topic, _, partition)| (&**topic, *partition)).collect();
     assert_eq!(names, [("topic", 0), ("topic", 1), ("topic", 2), ("other", 0)]);
+}
+
+#[test]
+fn a_name_is_held_to_its_first_topic() {
+    let (mut accumulator, now) = (learnt(1), Instant::now());
+    let learn = |accumulator: &mut Accumulator, id| accumulator.learn("topic", id, 3, 0);
+    let other = Bytes::from_static(b"two");
+    assert!(learn(&mut accumulator, &other).is_err());
+    assert_eq!(accumulator.slots(), 1);
+    accumulator.forget("topic");
+    let gone = accumulator.append(now, 0, &Record::new("topic"), None).unwrap_err();
+    assert!(matches!(gone, Refused::UnknownTopic));
+    assert!(learn(&mut accumulator, &other).is_err());
+    learn(&mut accumulator, &ID).unwrap();
+    append(&mut accumulator, now, Record::new("topic"));
 }

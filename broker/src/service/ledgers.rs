@@ -20,6 +20,7 @@ use crate::leadership::driver::{Patience, Wait};
 use crate::log::PartitionLog;
 use crate::log::partition::Standing;
 use crate::service::Door;
+use crate::service::connection::Peer;
 
 /// How long an accepted loss is waited for.
 const RECOVERY: Duration = Duration::from_secs(30);
@@ -55,7 +56,8 @@ impl LedgerService for Ledgers {
         request: Request<v1::RecoverLedgerRequest>,
     ) -> Result<Response<v1::RecoverLedgerResponse>, Status> {
         self.0.check_open()?;
-        let peer = request.remote_addr().map_or_else(String::new, |peer| peer.to_string());
+        let peer =
+            request.extensions().get::<Peer>().map_or_else(String::new, |peer| peer.address.to_string());
         let v1::RecoverLedgerRequest { id, accept_loss } = request.into_inner();
         Ok(Response::new(self.0.recover(LedgerId(id), accept_loss.as_deref(), &peer).await?))
     }

@@ -9,6 +9,7 @@
 )]
 
 mod bad_input;
+mod events;
 mod fetch;
 mod idempotence;
 mod identity;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use quire_proto::v1;
 use quire_proto::v1::ErrorReason;
 
+use crate::events::Events;
 use crate::server::{Server, eventually, options, status_reason};
 
 fn create(name: &str) -> v1::CreateTopicRequest {
@@ -126,6 +127,7 @@ async fn segments_and_ledgers_can_be_looked_at() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_loss_is_accepted_by_the_name_that_it_was_stated_under() {
+    let events = Events::of("quire_broker::service::ledgers");
     let mut server = Server::start().await;
     server.create("t", 1, &[]).await;
     server.put("t", 0, "a").await;
@@ -143,6 +145,7 @@ async fn a_loss_is_accepted_by_the_name_that_it_was_stated_under() {
     let request = v1::RecoverLedgerRequest { id, accept_loss: Some(format!("{name}0")) };
     let refused = server.ledgers.recover_ledger(request).await;
     assert_eq!(status_reason(refused), ErrorReason::AcceptLossRequired);
+    assert!(events.lines().is_empty());
     let request = v1::RecoverLedgerRequest { id, accept_loss: Some(name) };
     let gate = Arc::clone(&server.ground.gate);
     let (recovered, ()) = tokio::join!(server.ledgers.recover_ledger(request), async {
@@ -150,6 +153,9 @@ async fn a_loss_is_accepted_by_the_name_that_it_was_stated_under() {
     });
     let ledger = recovered.unwrap().into_inner().ledger.unwrap();
     assert_eq!(ledger.state(), v1::LedgerState::Sealed);
+    let lines = events.lines();
+    let [accepted] = &lines[..] else { panic!("{lines:?}") };
+    assert!(accepted.contains("peer=\"127.0.0.1:"), "{accepted}");
     assert_eq!(server.read_from("t", 0, 0).await, [(0, "a".to_owned())], "its bookie has it all");
     server.stop().await;
 }

@@ -164,7 +164,8 @@ impl Admin {
     ///
     /// # Errors
     /// `Broker` with `AcceptLossRequired` when more may be lost by now than
-    /// `accept_loss` accepts; nothing is done then.
+    /// `accept_loss` accepts: either nothing was done, or that loss was accepted
+    /// and the next one is not yet, as the message says. Ask again what it is.
     pub async fn recover_ledger(&self, id: LedgerId, accept_loss: Option<&str>) -> Result<Recovery, Error> {
         let what = format!("recovering ledger {id}");
         let accept_loss = accept_loss.map(str::to_owned);

@@ -1,7 +1,7 @@
 //! Drives the promotion of one partition: carries out what the machine asks for
 //! until the partition can be led.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,6 +24,9 @@ use crate::leadership::promotion::{Effect, Event, Promoted, Promotion, Waiting};
 use crate::leadership::scan::ReadFailed;
 use crate::log::cold;
 
+/// Waits of a partition that are remembered by their names.
+const WAITS_MAX: usize = 8;
+
 /// What an operator can see of a partition's promotions that wait, and tell them.
 #[derive(Debug, Default)]
 pub struct Patience {
@@ -33,9 +36,9 @@ pub struct Patience {
 
 #[derive(Debug, Default)]
 struct Waits {
-    /// The last one, with its name.
-    last: Option<Wait>,
-    /// Whether it goes on.
+    /// Those of late, the last one last: at most [`WAITS_MAX`].
+    stated: VecDeque<Wait>,
+    /// Whether the last one goes on.
     is_present: bool,
     /// How many there were.
     count: u64,
@@ -55,7 +58,14 @@ impl Patience {
     #[must_use]
     pub fn wait(&self) -> Option<Wait> {
         let waits = self.lock();
-        waits.last.clone().filter(|_| waits.is_present)
+        waits.stated.back().filter(|_| waits.is_present).cloned()
+    }
+
+    /// The wait of this name, if it was one of the last few. A bookie may answer
+    /// now and then, so that the present one is another.
+    #[must_use]
+    pub fn stated(&self, name: &str) -> Option<Wait> {
+        self.lock().stated.iter().find(|wait| wait.name == name).cloned()
     }
 
     /// The operator accepts the loss that this states.
@@ -68,15 +78,22 @@ impl Patience {
         let mut waits = self.lock();
         waits.is_present = waiting.is_some();
         let Some(waiting) = waiting else { return };
-        // One that comes back is the same, as is one that has got better.
-        if let Some(last) = waits.last.as_mut().filter(|last| last.waiting.covers(&waiting)) {
-            last.waiting = waiting;
-            return;
+        // One that comes back keeps its name, whatever its words. One that has got
+        // better has another: who hears of it has not heard of more.
+        let is_same = |wait: &Wait| wait.waiting.covers(&waiting) && waiting.covers(&wait.waiting);
+        let known = waits.stated.iter().position(is_same).and_then(|at| waits.stated.remove(at));
+        let name = known.map_or_else(
+            || {
+                waits.count += 1;
+                // Numbers begin anew in another process, which has another epoch (T1).
+                format!("{epoch}.{}", waits.count)
+            },
+            |known| known.name,
+        );
+        waits.stated.push_back(Wait { name, waiting });
+        if waits.stated.len() > WAITS_MAX {
+            waits.stated.pop_front();
         }
-        waits.count += 1;
-        // Numbers begin anew in another process, which has another epoch (T1).
-        let name = format!("{epoch}.{}", waits.count);
-        waits.last = Some(Wait { name, waiting });
     }
 
     fn lock(&self) -> MutexGuard<'_, Waits> {

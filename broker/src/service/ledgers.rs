@@ -167,18 +167,18 @@ impl Door {
                 format!("ledger {id}: {}; that is no loss that could be accepted: try again", wait.waiting),
             ));
         }
-        let loss = wait.waiting.to_string();
-        match accept_loss {
-            Some(name) if name == wait.name => {}
-            Some(_) => return Err(not_accepted(id, &wait)),
-            None => {
-                let ledger = Some(self.public(&ledger));
-                return Ok(v1::RecoverLedgerResponse { ledger, loss, accept_loss: Some(wait.name) });
-            }
-        }
-        tracing::warn!(ledger = %id, peer, wait = wait.name, loss, "an operator accepted the loss of entries");
-        patience.accept_loss(wait.waiting.clone());
-        let ledger = self.wait_recovered(id, &wait, &log, &patience).await?;
+        let Some(name) = accept_loss else {
+            let (ledger, loss) = (Some(self.public(&ledger)), wait.waiting.to_string());
+            return Ok(v1::RecoverLedgerResponse { ledger, loss, accept_loss: Some(wait.name) });
+        };
+        let Some(accepted) = patience.stated(name).filter(|stated| stated.waiting.covers(&wait.waiting))
+        else {
+            return Err(not_accepted(id, &wait));
+        };
+        let loss = accepted.waiting.to_string();
+        tracing::warn!(ledger = %id, peer, wait = name, loss, "an operator accepted the loss of entries");
+        patience.accept_loss(accepted.waiting.clone());
+        let ledger = self.wait_recovered(id, &accepted, &log, &patience).await?;
         Ok(v1::RecoverLedgerResponse { ledger: Some(self.public(&ledger)), loss, accept_loss: None })
     }
 
@@ -206,13 +206,7 @@ impl Door {
         while Instant::now() < deadline {
             let ledger = self.ledger(id).await?;
             let is_passed = match patience.wait() {
-                Some(wait) if wait.waiting.ledger() == id => {
-                    if wait.waiting.is_loss() && wait.name != accepted.name {
-                        return Err(not_accepted(id, &wait));
-                    }
-                    false
-                }
-                Some(_) => true,
+                Some(wait) => is_passed(id, accepted, &wait)?,
                 None => log.standing().0 != Standing::Recovering,
             };
             if ledger.sealed().is_some() && is_passed {
@@ -256,10 +250,66 @@ impl Door {
     }
 }
 
-/// What may be lost in this wait is not what the operator has accepted.
+/// Whether the partition waits for another ledger by now.
+///
+/// # Errors
+/// When it waits for this one, and more may be lost than was accepted.
+fn is_passed(id: LedgerId, accepted: &Wait, present: &Wait) -> Result<bool, Failure> {
+    let Wait { waiting, .. } = present;
+    if waiting.ledger() == id && waiting.is_loss() && !accepted.waiting.covers(waiting) {
+        return Err(Failure::new(
+            ErrorReason::AcceptLossRequired,
+            format!("ledger {id}: that loss was accepted; now more may be lost: {waiting}"),
+        ));
+    }
+    Ok(waiting.ledger() != id)
+}
+
+/// What may be lost in this wait is not what the operator would accept.
 fn not_accepted(id: LedgerId, wait: &Wait) -> Failure {
     Failure::new(
         ErrorReason::AcceptLossRequired,
         format!("ledger {id}: more may be lost than was accepted: {}; nothing was done", wait.waiting),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use quire_ledger::recovery::Silence;
+    use quire_proto::id::EntryId;
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::leadership::promotion::Waiting;
+    use crate::leadership::scan::Unreadable;
+
+    fn wait(ledger: u64, entry: u64, silent: &[u128]) -> Wait {
+        let silence = |&n: &u128| Silence { bookie: BookieId(Uuid::from_u128(n)), why: "away".to_owned() };
+        let waiting = Waiting::Restoring(Unreadable {
+            ledger: LedgerId(ledger),
+            entry: EntryId(entry),
+            refusals: Vec::new(),
+            silences: silent.iter().map(silence).collect(),
+        });
+        Wait { name: "2.1".to_owned(), waiting }
+    }
+
+    #[test]
+    fn more_than_was_accepted_is_asked_about() {
+        let accepted = wait(9, 1, &[1, 2]);
+        for (present, expected) in [
+            (wait(9, 1, &[1, 2]), Some(false)),
+            (wait(9, 1, &[2]), Some(false)),
+            (wait(8, 5, &[3]), Some(true)),
+            (wait(9, 1, &[3]), None),
+            (wait(9, 2, &[]), None),
+        ] {
+            let passed = is_passed(LedgerId(9), &accepted, &present);
+            assert_eq!(passed.as_ref().ok().copied(), expected, "{}", present.waiting);
+            if let Err(failure) = passed {
+                assert_eq!(failure.reason, ErrorReason::AcceptLossRequired);
+                assert!(failure.message.contains("that loss was accepted"), "{}", failure.message);
+            }
+        }
+    }
 }

@@ -106,7 +106,7 @@ fn unreadable(entry: u64, silent: &[u128], why: &str) -> Option<Waiting> {
 }
 
 #[test]
-fn a_wait_keeps_its_name_unless_more_may_be_lost() {
+fn a_wait_that_comes_back_has_the_name_that_it_had() {
     let patience = Patience::default();
     let check = |epoch: u64, waiting: Option<Waiting>, name: Option<&str>| {
         patience.set(Epoch(epoch), waiting.clone());
@@ -118,7 +118,37 @@ fn a_wait_keeps_its_name_unless_more_may_be_lost() {
     check(2, unreadable(1, &[1, 2], "no answer in time"), Some("2.1"));
     check(2, None, None);
     check(2, unreadable(1, &[1, 2], "away"), Some("2.1"));
-    check(2, unreadable(1, &[1], "away"), Some("2.1"));
-    check(2, unreadable(1, &[1, 2], "away"), Some("2.2"));
+    check(2, unreadable(1, &[1], "away"), Some("2.2"));
+    check(2, unreadable(1, &[1, 2], "away"), Some("2.1"));
     check(3, unreadable(2, &[1, 2], "away"), Some("3.3"));
+}
+
+#[test]
+fn a_loss_that_was_stated_covers_the_wait_that_has_got_better() {
+    let patience = Patience::default();
+    let set = |silent: &[u128]| patience.set(Epoch(2), unreadable(1, silent, "away"));
+    let is_covered = |name: &str| {
+        let stated = patience.stated(name).expect("it is remembered");
+        stated.waiting.covers(&patience.wait().expect("it waits").waiting)
+    };
+    // A bookie that answers now and then.
+    for _ in 0..3 * WAITS_MAX {
+        set(&[1, 2]);
+        assert!(is_covered("2.1"));
+        set(&[1]);
+        assert!(is_covered("2.1"));
+    }
+    assert!(is_covered("2.2"));
+    set(&[1, 2]);
+    assert!(!is_covered("2.2"), "who heard of one bookie has not heard of two");
+}
+
+#[test]
+fn the_last_few_waits_are_remembered() {
+    let patience = Patience::default();
+    for entry in 1..=WAITS_MAX as u64 + 1 {
+        patience.set(Epoch(2), unreadable(entry, &[1], "away"));
+    }
+    assert_eq!(patience.stated("2.1"), None);
+    assert!(patience.stated("2.2").is_some());
 }

@@ -339,7 +339,7 @@ pub(crate) struct LedgerDescribe {
 pub(crate) struct LedgerRecover {
     /// Id of the ledger
     pub(crate) id: u64,
-    /// Accept that what no bookie can vouch for is lost; asks on a terminal
+    /// Accept that what no bookie can vouch for is lost; asks on a terminal, for each loss
     #[arg(long)]
     pub(crate) accept_loss: bool,
     /// Do not ask

@@ -1,8 +1,9 @@
 //! `quire ledger`
 
+use quire_client::Error;
 use quire_client::admin::Recovery;
 use quire_proto::id::LedgerId;
-use quire_proto::v1;
+use quire_proto::v1::{self, ErrorReason};
 use serde::Serialize;
 
 use super::connect;
@@ -29,22 +30,61 @@ async fn describe(id: u64, common: &Common) -> Result<(), Failure> {
     output::emit(common.output, &view, DescriptionView::as_table)
 }
 
-/// Asks the server first, without accepting anything, what may be lost. What is
-/// accepted then is just that.
+/// How often one loss is stated again because it was not the present one when it
+/// was accepted.
+const REPEATS: usize = 8;
+
 async fn recover(arguments: &LedgerRecover, common: &Common) -> Result<(), Failure> {
     let id = LedgerId(arguments.id);
-    let admin = connect::admin(common).await?;
-    let Recovery { ledger, loss, accept_loss } =
-        admin.recover_ledger(id, None).await.map_err(connect::failure)?;
-    let Some(accept_loss) = accept_loss else {
+    let admin = &connect::admin(common).await?;
+    let mut losses = Vec::new();
+    let call = async |accept_loss: Option<String>| admin.recover_ledger(id, accept_loss.as_deref()).await;
+    let recovered = accept_all(call, |loss| confirm(arguments, loss), &mut losses).await;
+    let loss = losses.join("; ");
+    let ledger = recovered.inspect_err(|_| {
+        if !loss.is_empty() {
+            output::note(format_args!("ledger {id}: accepted so far: {loss}"));
+        }
+    })?;
+    if loss.is_empty() {
         let state = if ledger.state() == v1::LedgerState::Sealed { "sealed" } else { "being written" };
         output::note(format_args!("ledger {id} is {state}: there is nothing to recover"));
-        return emit_recovery(common, ledger, String::new());
-    };
-    confirm(arguments, &loss)?;
-    let Recovery { ledger, loss, .. } =
-        admin.recover_ledger(id, Some(&accept_loss)).await.map_err(connect::failure)?;
-    emit_recovery(common, ledger, loss)
+    }
+    let view = RecoveryView { ledger: LedgerView::from(ledger), loss };
+    output::emit(common.output, &view, RecoveryView::as_table)
+}
+
+/// Asks the server, without accepting anything, what may be lost, and accepts just
+/// that once it is confirmed; then what more may be lost, until nothing is.
+/// `losses` are those that were accepted.
+async fn accept_all(
+    call: impl AsyncFn(Option<String>) -> Result<Recovery, Error>,
+    confirm: impl Fn(&str) -> Result<(), Failure>,
+    losses: &mut Vec<String>,
+) -> Result<v1::Ledger, Failure> {
+    let mut repeats = 0;
+    loop {
+        let Recovery { ledger, loss, accept_loss } = call(None).await.map_err(connect::failure)?;
+        let Some(accept_loss) = accept_loss else { return Ok(ledger) };
+        confirm(&loss)?;
+        match call(Some(accept_loss)).await {
+            // It says what it took; nothing when there was nothing left to lose.
+            Ok(Recovery { ledger, loss, .. }) => {
+                if !loss.is_empty() && !losses.contains(&loss) {
+                    losses.push(loss);
+                }
+                return Ok(ledger);
+            }
+            Err(error) if error.reason() == Some(ErrorReason::AcceptLossRequired) && repeats < REPEATS => {
+                if losses.contains(&loss) {
+                    repeats += 1;
+                } else {
+                    losses.push(loss);
+                }
+            }
+            Err(error) => return Err(connect::failure(error)),
+        }
+    }
 }
 
 /// The flag accepts the loss; on a terminal, whoever gave it is told what it is
@@ -59,14 +99,9 @@ fn confirm(arguments: &LedgerRecover, loss: &str) -> Result<(), Failure> {
     output::note(format_args!("ledger {id}: {loss}"));
     let question = format!("Seal ledger {id} and accept that loss for good?");
     if !arguments.yes && output::confirm(&question) == Some(false) {
-        return Err(Failure::usage(format!("ledger {id} is left as it is")));
+        return Err(Failure::usage(format!("ledger {id}: that loss is not accepted")));
     }
     Ok(())
-}
-
-fn emit_recovery(common: &Common, ledger: v1::Ledger, loss: String) -> Result<(), Failure> {
-    let view = RecoveryView { ledger: LedgerView::from(ledger), loss };
-    output::emit(common.output, &view, RecoveryView::as_table)
 }
 
 #[derive(Debug, Serialize)]
@@ -198,6 +233,8 @@ impl RecoveryView {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -209,6 +246,72 @@ mod tests {
         let sealed = v1::Ledger { state: v1::LedgerState::Sealed.into(), ..open };
         let view = LedgerView::from(sealed);
         assert_eq!((view.state, view.entries), ("sealed", Some(3)));
+    }
+
+    /// A server that states these losses one after the other, each under its
+    /// number.
+    struct Scripted {
+        losses: Vec<&'static str>,
+        present: Cell<usize>,
+        /// How often it refuses what it has just stated.
+        refusals: Cell<usize>,
+    }
+
+    impl Scripted {
+        fn answer(&self, accept_loss: Option<String>) -> Result<Recovery, Error> {
+            let present = self.present.get();
+            let recovery = |at: usize, is_present: bool| Recovery {
+                ledger: v1::Ledger { id: 7, ..Default::default() },
+                loss: self.losses.get(at).copied().unwrap_or_default().to_owned(),
+                accept_loss: is_present.then(|| at.to_string()),
+            };
+            let Some(accepted) = accept_loss else {
+                return Ok(recovery(present, present < self.losses.len()));
+            };
+            assert_eq!(accepted, present.to_string(), "just what was stated");
+            let refused =
+                || Error::from(quire_proto::error::Failure::new(ErrorReason::AcceptLossRequired, "more"));
+            if let Some(left) = self.refusals.get().checked_sub(1) {
+                self.refusals.set(left);
+                return Err(refused());
+            }
+            self.present.set(present + 1);
+            if present + 1 < self.losses.len() { Err(refused()) } else { Ok(recovery(present, false)) }
+        }
+    }
+
+    #[track_caller]
+    fn check_recovery(
+        losses: &[&'static str],
+        refusals: usize,
+        declined: &str,
+        accepted: &[&str],
+        ends: bool,
+    ) {
+        let server =
+            Scripted { losses: losses.to_vec(), present: Cell::new(0), refusals: Cell::new(refusals) };
+        let confirm = |loss: &str| {
+            if loss == declined { Err(Failure::usage("no")) } else { Ok(()) }
+        };
+        let mut found = Vec::new();
+        let call = async |accept_loss| server.answer(accept_loss);
+        let recovered = futures_util::future::FutureExt::now_or_never(accept_all(call, confirm, &mut found));
+        assert_eq!(recovered.expect("it waits for nothing").is_ok(), ends);
+        assert_eq!(found, accepted);
+    }
+
+    #[test]
+    fn each_loss_is_stated_and_accepted_until_nothing_is_left() {
+        check_recovery(&[], 0, "", &[], true);
+        check_recovery(&["a"], 0, "", &["a"], true);
+        check_recovery(&["a", "b", "c"], 0, "", &["a", "b", "c"], true);
+        check_recovery(&["a", "b", "c"], 0, "b", &["a"], false);
+    }
+
+    #[test]
+    fn a_loss_that_is_never_the_present_one_is_given_up() {
+        check_recovery(&["a", "b"], REPEATS, "", &["a", "b"], true);
+        check_recovery(&["a", "b"], REPEATS + 1, "", &["a"], false);
     }
 
     #[test]

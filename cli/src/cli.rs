@@ -153,12 +153,15 @@ pub(crate) struct Tuning {
     /// Disk space that is kept for sealing, deleting and reclaiming
     #[arg(long, value_name = "BYTES", default_value = "512MiB")]
     pub(crate) bookie_reserve_bytes: ByteSize,
-    /// Percent of the disk in use at which the bookie takes no more records, unless 8 GiB are free
+    /// Percent of the disk in use at which the bookie takes no more records, unless the headroom is free
     #[arg(long, value_name = "PERCENT", default_value_t = 95, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(crate) bookie_high_water: u8,
-    /// Percent of the disk in use below which it takes records again, unless 16 GiB are free
+    /// Percent of the disk in use below which it takes records again
     #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(crate) bookie_low_water: u8,
+    /// Free space with which the bookie takes records however full the disk is; with twice as much it takes them again
+    #[arg(long, value_name = "BYTES", default_value = "8GiB")]
+    pub(crate) bookie_headroom_bytes: ByteSize,
     /// Bytes a second at which the bookie reads its whole log to check it; 0 turns it off
     #[arg(long, value_name = "BYTES", default_value = "4MiB")]
     pub(crate) bookie_scrub_bytes: ByteSize,

@@ -38,6 +38,7 @@ fn bookie_options(arguments: &Standalone) -> quire_bookie::Options {
         reserve_bytes: tuning.bookie_reserve_bytes.bytes(),
         high_water: f64::from(tuning.bookie_high_water) / 100.0,
         low_water: f64::from(tuning.bookie_low_water) / 100.0,
+        headroom_bytes: tuning.bookie_headroom_bytes.bytes(),
         scrub_bytes_per_second: tuning.bookie_scrub_bytes.bytes(),
         ..quire_bookie::Options::new(&arguments.data)
     }
@@ -134,5 +135,24 @@ impl Health for Readiness {
             return Err(format!("the bookie failed: {why}"));
         }
         if broker.ready() { Ok(()) } else { Err("the broker is not ready".to_owned()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[test]
+    fn the_bookies_headroom_is_what_was_asked_for() {
+        for (arguments, expected) in [
+            (&["quire", "standalone"][..], 8 << 30),
+            (&["quire", "standalone", "--bookie-headroom-bytes", "1GiB"], 1 << 30),
+        ] {
+            let Command::Standalone(standalone) = Cli::parse_from(arguments).command else { unreachable!() };
+            assert_eq!(bookie_options(&standalone).headroom_bytes, expected);
+        }
     }
 }

@@ -5,6 +5,7 @@
 //! repeat, answered with its original offset once the original is committed;
 //! anything else is out of order. The numbers wrap from `i32::MAX` to 0.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
@@ -21,6 +22,10 @@ pub const PRODUCERS_MAX: usize = 65_536;
 /// A producer that wrote within this time is not forgotten: it may send again
 /// what it has no answer to. Longer than clients try.
 pub const KEPT_FOR: Duration = Duration::from_secs(15 * 60);
+
+/// So many of the oldest are looked for at once when the state is rebuilt: the
+/// next search comes after as many commits.
+const OLDEST: usize = PRODUCERS_MAX / 16;
 
 /// Between two searches for silent producers in a full table, milliseconds.
 const SEARCH_EVERY_MS: i64 = 1_000;
@@ -144,6 +149,9 @@ pub struct Producers {
     pending: HashMap<i64, Pending>,
     /// There was nobody to forget: not searched again before.
     full_until_ms: i64,
+    /// Committed producers and when they wrote, the oldest last: the next to go
+    /// when a state that is rebuilt has too many.
+    oldest: Vec<(i64, i64)>,
 }
 
 impl Producers {
@@ -212,6 +220,9 @@ impl Producers {
     /// The oldest pending batch of this producer is committed, or, when the
     /// state is being rebuilt, a committed batch is read.
     pub fn commit(&mut self, append: &Append, base_offset: Offset, last_offset: Offset, now_ms: i64) {
+        if self.committed.len() >= PRODUCERS_MAX && !self.committed.contains_key(&append.producer_id) {
+            self.forget_oldest();
+        }
         self.committed
             .entry(append.producer_id)
             .or_insert_with(|| Producer {
@@ -226,9 +237,6 @@ impl Producers {
                 pending.remove();
             }
         }
-        if self.committed.len() > PRODUCERS_MAX {
-            self.forget_some(now_ms);
-        }
     }
 
     /// Forgets producers that wrote nothing for this long.
@@ -236,17 +244,31 @@ impl Producers {
         self.committed.retain(|_, producer| !is_expired(producer, now_ms, expiry));
     }
 
-    /// The leader that admitted these had forgotten others, which a state that is
-    /// rebuilt still has: the same go now. Only if clocks differ they are too few,
-    /// and then as many go as must, the oldest.
-    fn forget_some(&mut self, now_ms: i64) {
-        self.forget_silent(now_ms);
-        let excess = self.committed.len().saturating_sub(PRODUCERS_MAX);
-        for _ in 0..excess {
-            let oldest = self.committed.iter().min_by_key(|(_, producer)| producer.appended_ms);
-            let Some((&oldest, _)) = oldest else { return };
-            self.committed.remove(&oldest);
+    /// The leader that admitted the next one had forgotten the silent ones, which a
+    /// state that is rebuilt still has: the oldest goes. Whatever the clocks say,
+    /// there is one search in [`OLDEST`] commits: each of those it found has gone
+    /// by the next one, or has written since.
+    fn forget_oldest(&mut self) {
+        loop {
+            if self.oldest.is_empty() {
+                self.find_oldest();
+            }
+            let Some((appended_ms, id)) = self.oldest.pop() else { return };
+            if self.committed.get(&id).is_some_and(|producer| producer.appended_ms == appended_ms) {
+                self.committed.remove(&id);
+                return;
+            }
         }
+    }
+
+    fn find_oldest(&mut self) {
+        self.oldest.extend(self.committed.iter().map(|(&id, producer)| (producer.appended_ms, id)));
+        if self.oldest.len() > OLDEST {
+            self.oldest.select_nth_unstable(OLDEST);
+            self.oldest.truncate(OLDEST);
+        }
+        self.oldest.shrink_to_fit();
+        self.oldest.sort_unstable_by_key(|&oldest| Reverse(oldest));
     }
 
     fn forget_silent(&mut self, now_ms: i64) {
@@ -350,15 +372,52 @@ mod tests {
     #[test]
     fn a_rebuilt_crowd_forgets_whom_the_leader_had_forgotten() {
         let mut producers = Producers::default();
-        let silent = PRODUCERS_MAX as i64 / 2;
+        let (all, silent) = (PRODUCERS_MAX as i64, PRODUCERS_MAX as i64 / 2);
         let kept_for = i64::try_from(KEPT_FOR.as_millis()).unwrap();
-        for id in 0..=PRODUCERS_MAX as i64 {
+        for id in 0..all + silent {
             let append = Append { producer_id: id, ..batch(0, 0, 1) };
             let at = if id < silent { 0 } else { kept_for + 1 };
             producers.commit(&append, Offset(0), Offset(0), at);
         }
-        assert_eq!(producers.committed().len() as i64, PRODUCERS_MAX as i64 + 1 - silent);
-        assert!(producers.committed().contains_key(&silent));
+        assert_eq!(producers.committed().len(), PRODUCERS_MAX);
+        assert!((silent..all + silent).all(|id| producers.committed().contains_key(&id)));
+    }
+
+    #[test]
+    fn a_crowd_that_is_never_silent_is_rebuilt_without_a_search_for_each() {
+        let mut producers = Producers::default();
+        let all = PRODUCERS_MAX as i64;
+        let mut searches = 0;
+        // Every second one of the first writes again.
+        let again = (0..all).filter(|id| id % 2 == 0);
+        for (at, id) in (0..all).chain(again).chain(all..3 * all).enumerate() {
+            let append = Append { producer_id: id, ..batch(0, 0, 1) };
+            let candidates = producers.oldest.len();
+            producers.commit(&append, Offset(0), Offset(0), at as i64 / 100);
+            searches += usize::from(producers.oldest.len() > candidates);
+        }
+        assert_eq!(producers.committed().len(), PRODUCERS_MAX);
+        assert!((2 * all..3 * all).all(|id| producers.committed().contains_key(&id)), "the oldest go");
+        assert_eq!(searches, 2 * PRODUCERS_MAX / OLDEST);
+    }
+
+    #[test]
+    fn who_writes_while_a_crowd_is_rebuilt_is_not_forgotten() {
+        let mut producers = Producers::default();
+        let all = PRODUCERS_MAX as i64;
+        let mut commit = |id, at| {
+            let append = Append { producer_id: id, ..batch(0, 0, 1) };
+            producers.commit(&append, Offset(0), Offset(0), at);
+            producers.committed().contains_key(&1)
+        };
+        for id in 0..=all {
+            commit(id, id);
+        }
+        assert!(commit(1, all + 1), "the next to go writes");
+        assert!(commit(all + 1, 0), "a clock that is behind");
+        assert!(commit(all + 2, all + 2));
+        assert!(producers.committed().contains_key(&(all + 1)), "who has just come does not go");
+        assert!(!producers.committed().contains_key(&2));
     }
 
     #[test]

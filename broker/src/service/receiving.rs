@@ -187,11 +187,7 @@ impl Receiving {
                 match self.free.poll_acquire_many(cx, permits) {
                     Poll::Ready(permit) => permit.into_iter().for_each(|permit| self.held.add(permit)),
                     Poll::Pending if self.may_wait() => return Poll::Pending,
-                    Poll::Pending => {
-                        // It leaves the queue.
-                        self.free = PollSemaphore::new(Arc::clone(&self.budget.free));
-                        return Poll::Ready(Some(Err(self.overloaded())));
-                    }
+                    Poll::Pending => return Poll::Ready(Some(Err(self.overloaded()))),
                 }
                 (self.waits_for, self.turn, self.deadline) = (None, None, None);
                 return Poll::Ready(Some(Ok(Frame::data(self.framing.split(&mut self.rest)))));
@@ -240,6 +236,14 @@ impl Receiving {
         ))
     }
 
+    /// Nothing more comes of it, though it may be there for longer: it leaves the
+    /// queue, and what it has is free.
+    fn give_up(&mut self) {
+        self.free = PollSemaphore::new(Arc::clone(&self.budget.free));
+        (self.waits_for, self.turn) = (None, None);
+        self.held.release();
+    }
+
     /// Ready when the message that has begun is late.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
         if self.streams && self.framing.is_between() {
@@ -264,10 +268,16 @@ impl http_body::Body for Receiving {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        match self.poll_piece(cx) {
+        let polled = match self.poll_piece(cx) {
             Poll::Ready(piece) => Poll::Ready(piece),
             Poll::Pending => self.poll_late(cx).map(|status| Some(Err(status))),
+        };
+        match polled {
+            Poll::Ready(Some(Err(_))) => self.give_up(),
+            Poll::Ready(None) if self.streams => self.give_up(),
+            _ => {}
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -414,8 +424,7 @@ mod tests {
         assert!(body.frame().await.unwrap().is_ok());
         let late = body.frame().await.unwrap().unwrap_err();
         assert_eq!(late.code(), tonic::Code::DeadlineExceeded);
-        drop(body);
-        assert_eq!(used(&budget), 0);
+        assert_eq!(used(&budget), 0, "though the body is still there");
 
         // A request of one message must end, too.
         let (to, mut body) = receiving(&budget, false);
@@ -427,11 +436,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_finds_no_memory_is_told_why() {
         let budget = Budget::new(LIMIT, LIMIT);
-        let _all = budget.free.acquire_many(budget.permits(LIMIT)).await.unwrap();
+        let all = budget.free.acquire_many(budget.permits(LIMIT)).await.unwrap();
         let (to, mut body) = receiving(&budget, true);
         send(&to, &message(SMALL));
         let refused = body.frame().await.unwrap().unwrap_err();
         assert_eq!(Failure::from_status(&refused).unwrap().reason, ErrorReason::Overloaded);
+        drop(all);
+        assert_eq!(used(&budget), 0, "it has left the queue");
     }
 
     #[tokio::test(start_paused = true)]

@@ -13,13 +13,16 @@ use prost::Message;
 use quire_broker::Options;
 use quire_proto::v1;
 use quire_proto::v1::subscribe_request::Request;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
 use crate::server::{PATIENCE, Server, batch, fetch, options, request};
 
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
+
+/// A frame of HTTP/2 that wants an answer.
+const PING: [u8; 17] = [0, 0, 8, 6, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
 
 /// One large request and one large answer at a time.
 fn small() -> Options {
@@ -79,6 +82,17 @@ async fn a_request_that_is_never_whole_is_given_up() {
     assert_eq!(server.put("t", 0, &value).await, 1);
 }
 
+/// With so many large values in partition 0.
+async fn filled(values: usize) -> Server {
+    let mut server = Server::with(small()).await;
+    server.create("t", 1, &[]).await;
+    let value = "x".repeat(900_000);
+    for _ in 0..values {
+        server.put("t", 0, &value).await;
+    }
+    server
+}
+
 /// Subscribes to all of partition 0, and takes nothing.
 async fn subscribe(client: &mut SendRequest<Bytes>) -> (http::Response<RecvStream>, SendStream<Bytes>) {
     let (response, mut body) = call(client, "Subscribe");
@@ -93,12 +107,7 @@ async fn subscribe(client: &mut SendRequest<Bytes>) -> (http::Response<RecvStrea
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_does_not_take_its_answers_is_disconnected() {
-    let mut server = Server::with(small()).await;
-    server.create("t", 1, &[]).await;
-    let value = "x".repeat(900_000);
-    for _ in 0..8 {
-        server.put("t", 0, &value).await;
-    }
+    let mut server = filled(8).await;
     let (mut client, connection) = connect(server.address).await;
     let _untaken = subscribe(&mut client).await;
     // What it holds is waited for, and then it is gone.
@@ -109,14 +118,12 @@ async fn who_does_not_take_its_answers_is_disconnected() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_does_not_even_read_is_disconnected() {
-    let mut server = Server::with(small()).await;
-    server.create("t", 1, &[]).await;
-    let value = "x".repeat(900_000);
     // More than the sockets between them hold.
-    for _ in 0..20 {
-        server.put("t", 0, &value).await;
-    }
-    let stream = TcpStream::connect(server.address).await.unwrap();
+    let mut server = filled(20).await;
+    let stream = std::net::TcpStream::connect(server.address).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let mut raw = TcpStream::from_std(stream.try_clone().unwrap()).unwrap();
+    let stream = TcpStream::from_std(stream).unwrap();
     let (mut client, mut connection) = h2::client::Builder::new()
         .initial_window_size(1 << 30)
         .initial_connection_window_size(1 << 30)
@@ -127,8 +134,16 @@ async fn who_does_not_even_read_is_disconnected() {
         subscribed = subscribe(&mut client) => subscribed,
         _ = &mut connection => unreachable!("it is not done yet"),
     };
+    // What it asks for on top of that cannot be written either, and from then on
+    // the server does not read.
+    let asks = tokio::spawn(async move {
+        while raw.write_all(&PING).await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
     let read = server.read_from("t", 0, 0).await;
     assert_eq!(read.len(), 20);
+    asks.abort();
     // It is still there, and learns that it is cut as soon as it reads.
     _ = tokio::time::timeout(PATIENCE, connection).await.expect("it is disconnected");
 }

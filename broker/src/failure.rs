@@ -2,10 +2,16 @@
 //! what failed, on what, what to do.
 
 use quire_metadata::store::StoreError;
+use quire_metadata::topic::TOPIC_NAME_MAX;
 use quire_proto::id::Offset;
 use quire_proto::v1::ErrorReason;
 
 pub use quire_proto::error::Failure;
+
+/// It is longer than any topic's. It is not repeated, which could be much.
+pub fn long_topic_name(topic: &str) -> Failure {
+    invalid(format!("a topic's name of {} bytes: it has at most {TOPIC_NAME_MAX}", topic.len()))
+}
 
 pub fn unknown_topic(topic: &str) -> Failure {
     Failure::new(

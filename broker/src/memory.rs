@@ -12,6 +12,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// read into, which may be much larger than they are.
 const COPY_BELOW: usize = 16 << 10;
 
+/// Requests and answers below this many bytes take no memory of their budgets:
+/// a stream costs as much.
+pub const SMALL: usize = 4 << 10;
+
 /// What a charge costs beside its bytes: queues, headers, acknowledgements.
 const OVERHEAD: usize = 512;
 

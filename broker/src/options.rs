@@ -20,11 +20,10 @@ pub struct Options {
     pub memory_bytes: usize,
     /// Of `memory_bytes`, what the tails of the partitions may hold.
     pub tail_cache_bytes: usize,
-    /// Memory for produce requests while they arrive. Past it they are not read
-    /// on.
+    /// Memory for produce requests while they arrive; other requests have half as
+    /// much. Past it they are not read on.
     pub request_bytes: usize,
-    /// Memory for answers with records, until the client has taken them. Past it
-    /// readers wait.
+    /// Memory for answers, until the client has taken them. Past it readers wait.
     pub answer_bytes: usize,
     /// A client that takes nothing of an answer for this long is disconnected, and
     /// a request must arrive within it. Memory for a request is waited for as

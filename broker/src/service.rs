@@ -26,6 +26,7 @@ pub mod topics;
 
 use std::sync::Arc;
 
+use quire_metadata::topic::TOPIC_NAME_MAX;
 use quire_proto::v1;
 
 use crate::catalog::{Catalog, TopicEntry};
@@ -35,6 +36,27 @@ use crate::leadership::manager::Manager;
 use crate::leadership::registration::Registration;
 use crate::log::{PartitionLog, Reader};
 use crate::service::answers::Answers;
+
+/// A request may name at most this many topics or partitions.
+const NAMES_MAX: usize = 10_000;
+
+/// Whether a request names topics that could exist, and not too many: its answer
+/// repeats them.
+///
+/// # Errors
+/// `INVALID_REQUEST`
+pub fn check_names<'a>(topics: impl ExactSizeIterator<Item = &'a str>) -> Result<(), Failure> {
+    if topics.len() > NAMES_MAX {
+        let named = topics.len();
+        return Err(failure::invalid(format!(
+            "the request names {named} topics or partitions, the limit is {NAMES_MAX}: ask for fewer at once"
+        )));
+    }
+    match topics.into_iter().find(|topic| topic.len() > TOPIC_NAME_MAX) {
+        Some(topic) => Err(failure::long_topic_name(topic)),
+        None => Ok(()),
+    }
+}
 
 /// What the services work on.
 #[derive(Debug)]

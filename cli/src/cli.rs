@@ -120,10 +120,10 @@ pub(crate) struct Tuning {
     /// Of that, for the newest records of the partitions
     #[arg(long, value_name = "BYTES", default_value = "256MiB")]
     pub(crate) tail_cache_bytes: ByteSize,
-    /// Memory of the broker for produce requests while they arrive
+    /// Memory of the broker for produce requests while they arrive; other requests have half as much
     #[arg(long, value_name = "BYTES", default_value = "128MiB")]
     pub(crate) request_bytes: ByteSize,
-    /// Memory of the broker for answers with records; past it readers wait
+    /// Memory of the broker for answers until clients have them; past it readers wait
     #[arg(long, value_name = "BYTES", default_value = "256MiB")]
     pub(crate) answer_bytes: ByteSize,
     /// Greatest number of connections of clients; more are closed at once

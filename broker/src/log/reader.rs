@@ -25,7 +25,19 @@ pub struct Reader {
 
 /// A request's right to read from bookies, from when it first does so.
 #[derive(Debug, Default)]
-pub struct Turn<'a>(Option<SemaphorePermit<'a>>);
+pub struct Turn<'a> {
+    permit: Option<SemaphorePermit<'a>>,
+    /// Whether there is anything that it was read for.
+    found: bool,
+}
+
+impl Turn<'_> {
+    /// Whether what was read takes memory.
+    #[must_use]
+    pub const fn has_found(&self) -> bool {
+        self.found
+    }
+}
 
 impl Reader {
     /// Reads what is not in memory through these caches.
@@ -52,14 +64,19 @@ impl Reader {
         while out.bytes < max_bytes.max(1) {
             let before = at;
             let step = match log.find(at, max_bytes, out) {
-                Ok(Found::Tail(next)) => return Ok(next),
+                Ok(Found::Tail(next)) => {
+                    out.pins_records |= next > at;
+                    return Ok(next);
+                }
                 Ok(Found::End) => return Ok(at),
                 Ok(Found::Cold(segment)) => {
-                    if turn.0.is_none() {
+                    if turn.permit.is_none() {
                         // The semaphore is never closed.
-                        turn.0 = self.cold_reads.acquire().await.ok();
+                        turn.permit = self.cold_reads.acquire().await.ok();
                     }
-                    match self.read_cold(log, &segment, &mut at, max_bytes, out).await {
+                    let read = self.read_cold(log, &segment, &mut at, max_bytes, out).await;
+                    turn.found |= at > before;
+                    match read {
                         Err(failure) if at == offset => Err(self.with_way_on(&segment, at, failure).await),
                         step => step,
                     }

@@ -28,6 +28,8 @@ pub struct Batches {
     pub bytes: usize,
     /// The first batch must fit too, because others were taken elsewhere.
     pub strict: bool,
+    /// Whether they are slices of records that are charged: of a tail.
+    pub pins_records: bool,
 }
 
 impl Batches {

@@ -1,27 +1,36 @@
-//! The memory of answers that carry records: taken once it is known how large
-//! they are, held until the client has them. Whoever does not take what it asked
+//! The memory of answers that may be large: taken once it is known how large they
+//! are, held until the client has them. Whoever does not take what it asked
 //! for, while others wait for memory, is disconnected.
 
 use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http_body::Frame;
+use prost::Message;
 use quire_proto::v1::ErrorReason;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
+use tonic::body::Body;
+use tonic::{Extensions, Response, Status};
 
 use crate::failure::Failure;
-use crate::memory::{Memory, Waiting};
+use crate::memory::{Memory, SMALL, Waiting};
 use crate::service::connection::Peer;
 
 /// Answers are sent in pieces of at most this many bytes: a client that takes
-/// one within the patience does not stand still.
-const PIECE_BYTES: usize = 512 << 10;
+/// one of them, of any stream, within the patience does not stand still.
+const PIECE_BYTES: usize = 64 << 10;
 
 /// How often within the patience it is looked who stands still.
 const LOOKS: u32 = 6;
+
+/// Answers that are put together at once before their size is known.
+const MAKING: usize = 16;
 
 /// Answers that are read or sent, of all clients.
 #[derive(Debug)]
@@ -32,6 +41,7 @@ pub struct Answers {
     /// waits twice as long, so that it outlasts who stands still.
     patience: Duration,
     waiting: AtomicUsize,
+    making: Semaphore,
     next: AtomicU64,
     under_way: Mutex<HashMap<u64, UnderWay>>,
 }
@@ -41,6 +51,8 @@ pub struct Answers {
 struct UnderWay {
     peer: Peer,
     since: Instant,
+    /// Whether its pieces are of records that are charged.
+    pins_records: bool,
 }
 
 /// Memory for one answer.
@@ -75,6 +87,7 @@ impl Answers {
             limit,
             patience,
             waiting: AtomicUsize::new(0),
+            making: Semaphore::new(MAKING),
             next: AtomicU64::new(0),
             under_way: Mutex::new(HashMap::new()),
         })
@@ -86,12 +99,14 @@ impl Answers {
         self.limit - self.free.available_permits().min(self.limit)
     }
 
-    /// Takes this many bytes, in the order of asking. Cancel-safe.
+    /// Takes this many bytes, in the order of asking, unless they are few.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// `OVERLOADED` when there are not so many for too long.
     pub async fn room(self: &Arc<Self>, bytes: usize) -> Result<Room, Failure> {
-        let permits = u32::try_from(bytes.min(self.limit)).unwrap_or(u32::MAX);
+        let bytes = if bytes < SMALL { 0 } else { bytes.min(self.limit) };
+        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
         let _waiting = Waiting::new(&self.waiting);
         let acquired = Arc::clone(&self.free).acquire_many_owned(permits);
         match tokio::time::timeout(2 * self.patience, acquired).await {
@@ -104,11 +119,34 @@ impl Answers {
                     ErrorReason::Overloaded,
                     format!(
                         "the broker's memory for answers ({limit} bytes) is in use: readers ask for more than \
-                         they take; try again, or raise the budget"
+                         they take; try again, or raise answer_bytes"
                     ),
                 ))
             }
         }
+    }
+
+    /// What `make` makes as a response, whose memory is held until its client has
+    /// it. Needs [`keep`] around the service.
+    ///
+    /// # Errors
+    /// As [`Answers::room`].
+    pub async fn response<M: Message>(
+        self: &Arc<Self>,
+        request: &Extensions,
+        make: impl FnOnce() -> M,
+    ) -> Result<Response<M>, Status> {
+        // The semaphore is never closed.
+        let making = self.making.acquire().await;
+        let message = make();
+        let room = self.room(message.encoded_len()).await?;
+        drop(making);
+        let mut response = Response::new(message);
+        if let Some(peer) = request.get::<Peer>() {
+            let kept = Kept(Arc::new(Mutex::new(Some((room, peer.clone())))));
+            response.extensions_mut().insert(kept);
+        }
+        Ok(response)
     }
 
     /// Disconnects who stands still while somebody waits for what it holds: for
@@ -122,8 +160,11 @@ impl Answers {
                 continue;
             }
             let now = Instant::now();
-            let stands_still =
-                |answer: &&UnderWay| now >= answer.since.max(answer.peer.taken_at()) + self.patience;
+            let answers_wait = self.waiting.load(Ordering::Relaxed) > 0;
+            let stands_still = |answer: &&UnderWay| {
+                (answers_wait || answer.pins_records)
+                    && now >= answer.since.max(answer.peer.taken_at()) + self.patience
+            };
             for UnderWay { peer, .. } in self.lock().values().filter(stands_still) {
                 if !peer.is_cut() {
                     metrics::counter!("quire_broker_connections_cut_total").increment(1);
@@ -142,14 +183,17 @@ impl Answers {
 
 impl Room {
     /// The pieces, which from now on hold the memory: it is freed with the last
-    /// of them.
+    /// of them. `pins_records`: some are slices of records that are charged.
     #[must_use]
-    pub fn hold(mut self, pieces: VecDeque<Bytes>, peer: Peer) -> VecDeque<Bytes> {
+    pub fn hold(mut self, pieces: VecDeque<Bytes>, peer: Peer, pins_records: bool) -> VecDeque<Bytes> {
         let bytes: usize = pieces.iter().map(Bytes::len).sum();
+        if self.permit.num_permits() == 0 {
+            return pieces;
+        }
         drop(self.permit.split(self.permit.num_permits().saturating_sub(bytes)));
         let Self { answers, permit } = self;
         let id = answers.next.fetch_add(1, Ordering::Relaxed);
-        answers.lock().insert(id, UnderWay { peer: peer.clone(), since: Instant::now() });
+        answers.lock().insert(id, UnderWay { peer: peer.clone(), since: Instant::now(), pins_records });
         let sending = Arc::new(Sending { answers, id, peer, _permit: permit });
         let held = |bytes: Bytes| Bytes::from_owner(Piece { bytes, sending: Arc::clone(&sending) });
         pieces.into_iter().flat_map(chop).map(held).collect()
@@ -158,6 +202,58 @@ impl Room {
 
 fn chop(bytes: Bytes) -> impl Iterator<Item = Bytes> {
     (0..bytes.len()).step_by(PIECE_BYTES).map(move |at| bytes.slice(at..bytes.len().min(at + PIECE_BYTES)))
+}
+
+/// Memory of a response, among its extensions until [`keep`] finds it.
+#[derive(Clone, Debug)]
+struct Kept(Arc<Mutex<Option<(Room, Peer)>>>);
+
+/// The body of a response, whose pieces hold its memory.
+struct KeptBody {
+    inner: Body,
+    room: Option<(Room, Peer)>,
+    pieces: VecDeque<Bytes>,
+}
+
+/// Has the body of a response of [`Answers::response`] hold its memory.
+#[must_use]
+pub fn keep(mut response: http::Response<Body>) -> http::Response<Body> {
+    let kept = response.extensions_mut().remove::<Kept>();
+    let room = kept.and_then(|Kept(room)| room.lock().unwrap_or_else(PoisonError::into_inner).take());
+    match room {
+        Some(room) => {
+            response.map(|inner| Body::new(KeptBody { inner, room: Some(room), pieces: VecDeque::new() }))
+        }
+        None => response,
+    }
+}
+
+impl http_body::Body for KeptBody {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        loop {
+            if let Some(piece) = self.pieces.pop_front() {
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
+            }
+            let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
+            let data = match frame.map(|frame| frame.map(Frame::into_data)) {
+                None => return Poll::Ready(None),
+                Some(Err(status)) => return Poll::Ready(Some(Err(status))),
+                Some(Ok(Err(trailers))) => return Poll::Ready(Some(Ok(trailers))),
+                Some(Ok(Ok(data))) => data,
+            };
+            // A message comes in one frame.
+            self.pieces = match self.room.take() {
+                Some((room, peer)) => room.hold([data].into(), peer, false),
+                None => [data].into(),
+            };
+        }
+    }
 }
 
 impl AsRef<[u8]> for Piece {
@@ -181,6 +277,8 @@ impl Drop for Sending {
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
+    use http_body_util::BodyExt;
+    use quire_proto::v1;
 
     use super::*;
 
@@ -195,9 +293,9 @@ mod tests {
     async fn the_memory_of_an_answer_is_held_by_its_last_piece() {
         let answers = Answers::new(LIMIT, PATIENCE);
         let room = answers.room(LIMIT).await.unwrap();
-        assert!(answers.room(1).now_or_never().is_none());
+        assert!(answers.room(SMALL).now_or_never().is_none());
         let mut pieces =
-            room.hold([Bytes::from(vec![7; 3 << 20]), Bytes::from_static(b"end")].into(), peer());
+            room.hold([Bytes::from(vec![7; 3 << 20]), Bytes::from_static(b"end")].into(), peer(), false);
         assert_eq!(answers.used(), (3 << 20) + 3, "no more than it turned out to be");
         assert_eq!(pieces.iter().map(Bytes::len).max(), Some(PIECE_BYTES));
         let last = pieces.pop_back();
@@ -211,7 +309,7 @@ mod tests {
     async fn who_finds_no_memory_is_told_why() {
         let answers = Answers::new(LIMIT, PATIENCE);
         let _room = answers.room(LIMIT).await.unwrap();
-        assert_eq!(answers.room(1).await.unwrap_err().reason, ErrorReason::Overloaded);
+        assert_eq!(answers.room(SMALL).await.unwrap_err().reason, ErrorReason::Overloaded);
     }
 
     #[tokio::test(start_paused = true)]
@@ -220,10 +318,10 @@ mod tests {
         let watch = tokio::spawn(Arc::clone(&answers).watch(Memory::new(1 << 20)));
         let (slow, still) = (peer(), peer());
         let answer = || VecDeque::from([Bytes::from(vec![7; 2 << 20])]);
-        let mut slowly = answers.room(LIMIT / 2).await.unwrap().hold(answer(), slow.clone());
+        let mut slowly = answers.room(LIMIT / 2).await.unwrap().hold(answer(), slow.clone(), false);
         // What a client has many of it cannot take all at once.
-        let _behind = answers.room(LIMIT / 4).await.unwrap().hold(answer(), slow.clone());
-        let never = answers.room(LIMIT / 2).await.unwrap().hold(answer(), still.clone());
+        let _behind = answers.room(LIMIT / 4).await.unwrap().hold(answer(), slow.clone(), false);
+        let never = answers.room(LIMIT / 2).await.unwrap().hold(answer(), still.clone(), false);
         tokio::time::sleep(10 * PATIENCE).await;
         assert!(!still.is_cut(), "nobody waits");
         let waiting = tokio::spawn({
@@ -239,5 +337,67 @@ mod tests {
         drop(never);
         watch.abort();
         waiting.abort();
+    }
+
+    #[tokio::test]
+    async fn a_small_answer_takes_nothing_and_waits_for_nobody() {
+        let answers = Answers::new(LIMIT, PATIENCE);
+        let all = answers.room(LIMIT).await.unwrap();
+        let mut waiting = Box::pin(answers.room(SMALL));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        assert!(answers.room(SMALL - 1).now_or_never().is_some_and(|room| room.is_ok()));
+        drop(all);
+        assert!(waiting.await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_response_holds_its_memory() {
+        let answers = Answers::new(LIMIT, PATIENCE);
+        let mut request = Extensions::new();
+        request.insert(peer());
+        let topic = v1::TopicMetadata { name: "x".repeat(100_000), ..v1::TopicMetadata::default() };
+        let message = v1::MetadataResponse { topics: vec![topic], ..v1::MetadataResponse::default() };
+        let made = answers.response(&request, || message.clone()).await.unwrap();
+        let bytes = message.encoded_len();
+        assert_eq!(answers.used(), bytes);
+        let encoded = Bytes::from(message.encode_to_vec());
+        let body = Body::new(http_body_util::Full::new(encoded.clone()));
+        let mut response = http::Response::new(body);
+        *response.extensions_mut() = made.into_parts().2;
+        let mut response = keep(response);
+        let mut received = Vec::new();
+        while let Some(frame) = response.body_mut().frame().await {
+            assert_eq!(answers.used(), bytes);
+            received.extend_from_slice(&frame.unwrap().into_data().unwrap());
+        }
+        assert!(received == encoded);
+        assert_eq!(answers.used(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_stands_still_is_disconnected_for_what_it_holds_only() {
+        let (answers, records) = (Answers::new(LIMIT, PATIENCE), Memory::new(LIMIT));
+        let watching = tokio::spawn(Arc::clone(&answers).watch(Arc::clone(&records)));
+        let (pins, copied, small) = (peer(), peer(), peer());
+        let _answers = [(&pins, 100_000, true), (&copied, 100_000, false), (&small, 100, true)].map(
+            |(peer, bytes, pins_records)| {
+                let room = answers.room(bytes).now_or_never().unwrap().unwrap();
+                room.hold([Bytes::from(vec![1; bytes])].into(), peer.clone(), pins_records)
+            },
+        );
+        let cut = || [&pins, &copied, &small].map(Peer::is_cut);
+        tokio::time::sleep(PATIENCE * 3).await;
+        assert_eq!(cut(), [false; 3], "nobody waits");
+
+        let all = records.charge(LIMIT, || false).await;
+        let waits = tokio::spawn(async move { records.charge(1, || false).await });
+        tokio::time::sleep(PATIENCE).await;
+        assert_eq!(cut(), [true, false, false], "memory of records is waited for");
+        drop(all);
+        drop(waits.await.unwrap());
+
+        assert!(tokio::time::timeout(PATIENCE, answers.room(LIMIT)).await.is_err());
+        assert_eq!(cut(), [true, true, false], "memory of answers is waited for");
+        watching.abort();
     }
 }

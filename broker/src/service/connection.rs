@@ -15,6 +15,9 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
+/// A client that has sent less has not greeted: keep-alives begin after that.
+const GREETING: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
+
 /// The other side of a connection. Requests carry it among their extensions.
 #[derive(Clone, Debug)]
 pub struct Peer {
@@ -74,7 +77,7 @@ impl Peer {
 pub struct Connections {
     free: Arc<Semaphore>,
     limit: usize,
-    /// A connection on which nothing comes for this long at first is closed.
+    /// A connection without a greeting for this long is closed.
     patience: Duration,
     /// Whether the last one was refused, so that it is said once.
     is_full: AtomicBool,
@@ -104,20 +107,21 @@ impl Connections {
         self.is_full.store(false, Ordering::Relaxed);
         let peer = Peer::new(address);
         let cut = Box::pin(peer.state.cut.clone().cancelled_owned());
-        let silent = Some(Box::pin(tokio::time::sleep(self.patience)));
-        Some(Connection { stream, peer, cut, silent, _permit: permit })
+        let late = Box::pin(tokio::time::sleep(self.patience));
+        Some(Connection { stream, peer, cut, greeting: GREETING, late, _permit: permit })
     }
 }
 
 /// An accepted connection. Its reads and writes fail once it is cut, the reads
-/// also when nothing comes at first: keep-alives begin only after a greeting.
+/// also when its greeting is late.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
     peer: Peer,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,
-    /// Until when something must have come, as long as nothing has.
-    silent: Option<Pin<Box<Sleep>>>,
+    /// Bytes of the greeting that have not come, and until when they must.
+    greeting: usize,
+    late: Pin<Box<Sleep>>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -149,12 +153,9 @@ impl AsyncRead for Connection {
         self.check(cx)?;
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer)?;
-        if buffer.filled().len() > before {
-            self.silent = None;
-        } else if read.is_pending()
-            && let Some(silent) = &mut self.silent
-        {
-            ready!(silent.as_mut().poll(cx));
+        self.greeting = self.greeting.saturating_sub(buffer.filled().len() - before);
+        if read.is_pending() && self.greeting > 0 {
+            ready!(self.late.as_mut().poll(cx));
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
         read.map(Ok)

@@ -91,7 +91,7 @@ impl Service<Request<Body>> for LogDoor {
             return self.rest.call(request);
         };
         match request.uri().path() {
-            FETCH => fetch(door, peer, request.into_body(), limit).map(Ok).boxed(),
+            FETCH => fetch(door, peer, request, limit).map(Ok).boxed(),
             SUBSCRIBE => {
                 let response = start_subscription(door, peer, request, limit);
                 async move { Ok(response) }.boxed()
@@ -101,16 +101,17 @@ impl Service<Request<Body>> for LogDoor {
     }
 }
 
-async fn fetch(door: Arc<Door>, peer: Peer, body: Body, limit: usize) -> Response<Body> {
-    // The body, and the memory of the request with it, is gone before the wait.
-    let request = requests::<v1::FetchRequest>(body, limit).message().await;
+async fn fetch(door: Arc<Door>, peer: Peer, mut request: Request<Body>, limit: usize) -> Response<Body> {
+    // Its positions are kept until it is answered, and so is their memory.
+    let _kept = request.extensions_mut().remove::<Held>();
+    let request = requests::<v1::FetchRequest>(request.into_body(), limit).message().await;
     let found = match request {
         Ok(Some(request)) => door.fetch(request).await.map_err(Status::from),
         Ok(None) => Err(Status::internal("there is no request in the body")),
         Err(status) => Err(status),
     };
     match found {
-        Ok(found) => response(Answer::of(held(found, peer))),
+        Ok(found) => response(Answer::of(held(found, &peer))),
         Err(status) => status.into_http(),
     }
 }
@@ -127,9 +128,8 @@ fn start_subscription(
     let (tx, rx) = mpsc::channel(PUSHED);
     let context = Arc::clone(&door.context);
     let arrived = request.extensions_mut().remove::<Held>().unwrap_or_default();
-    context.spawn(subscribe::run(door, requests(request.into_body(), limit), arrived, tx));
-    let pushed = Some((rx, peer));
-    response(Answer { pieces: VecDeque::new(), pushed, trailers: Some(trailers(None)) })
+    context.spawn(subscribe::run(door, peer, requests(request.into_body(), limit), arrived, tx));
+    response(Answer { pieces: VecDeque::new(), pushed: Some(rx), trailers: Some(trailers(None)) })
 }
 
 fn requests<T: Message + Default + Send + 'static>(body: Body, limit: usize) -> Streaming<T> {
@@ -159,11 +159,14 @@ fn trailers(status: Option<&Status>) -> HeaderMap {
     trailers
 }
 
+/// A message of a subscription, or why there are no more.
+pub type Pushed = Result<VecDeque<Bytes>, Status>;
+
 /// A response's body: one message, or those of a subscription.
 #[derive(Debug)]
 struct Answer {
     pieces: VecDeque<Bytes>,
-    pushed: Option<(mpsc::Receiver<Result<Found, Status>>, Peer)>,
+    pushed: Option<mpsc::Receiver<Pushed>>,
     /// Until they are sent.
     trailers: Option<HeaderMap>,
 }
@@ -186,11 +189,11 @@ impl http_body::Body for Answer {
             if let Some(piece) = self.pieces.pop_front() {
                 return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
-            let Some((pushed, peer)) = &mut self.pushed else {
+            let Some(pushed) = &mut self.pushed else {
                 return Poll::Ready(self.trailers.take().map(|trailers| Ok(Frame::trailers(trailers))));
             };
             match ready!(pushed.poll_recv(cx)) {
-                Some(Ok(found)) => self.pieces = held(found, peer.clone()),
+                Some(Ok(pieces)) => self.pieces = pieces,
                 Some(Err(status)) => {
                     self.trailers = Some(trailers(Some(&status)));
                     self.pushed = None;
@@ -206,8 +209,10 @@ impl http_body::Body for Answer {
 }
 
 /// The message, which holds its memory until this client has it.
-fn held(Found { fetched, room }: Found, peer: Peer) -> VecDeque<Bytes> {
-    room.hold(encode(fetched), peer)
+pub fn held(found: Found, peer: &Peer) -> VecDeque<Bytes> {
+    let pins_records = found.pins_records();
+    let Found { fetched, room } = found;
+    room.hold(encode(fetched), peer.clone(), pins_records)
 }
 
 /// Bytes in the order they are sent; large pieces are shared.
@@ -252,7 +257,8 @@ fn encode(fetched: Vec<Fetched>) -> VecDeque<Bytes> {
     let lens: Vec<usize> = results.iter().map(len_of).collect();
     let total: usize = lens.iter().map(|len| key_len(RESULTS) + encoded_len_varint(*len as u64) + len).sum();
     let mut gather = Gather::default();
-    gather.together.reserve(MESSAGE_HEADER + total.min(TOGETHER));
+    let shared: usize = results.iter().map(|(_, batches)| batches.bytes).sum();
+    gather.together.reserve(MESSAGE_HEADER + total - shared + shared.min(TOGETHER));
     gather.together.put_u8(0);
     gather.together.put_u32(u32::try_from(total).unwrap_or(u32::MAX));
     for ((result, batches), len) in results.into_iter().zip(lens) {
@@ -284,7 +290,7 @@ mod tests {
         let pieces: Vec<Bytes> = pieces.iter().map(|len| Bytes::from(vec![7; *len])).collect();
         let bytes = pieces.iter().map(Bytes::len).sum();
         let bounds = Bounds { earliest: Offset(1), latest: Offset(9) };
-        let batches = Batches { pieces, bytes, strict: false };
+        let batches = Batches { pieces, bytes, ..Batches::default() };
         let slice = Slice { from: Offset(2), next: Offset(3), batches, messages: Vec::new() };
         Fetched { topic: "t".to_owned(), partition, bounds: Some(bounds), outcome: Ok(slice) }
     }

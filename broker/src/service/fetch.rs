@@ -14,10 +14,7 @@ use crate::log::reader::Turn;
 use crate::log::stored::Batches;
 use crate::log::waiter::Waiter;
 use crate::service::answers::Room;
-use crate::service::{Door, plain};
-
-/// A request may name at most this many partitions.
-pub const PARTITIONS_MAX: usize = 10_000;
+use crate::service::{Door, check_names, plain};
 
 /// An answer has at most this many bytes of batches, but for its first batch.
 pub const BYTES_MAX: usize = 32 << 20;
@@ -113,6 +110,13 @@ impl Found {
         self.fetched.iter().map(Fetched::bytes).sum()
     }
 
+    /// Whether some are slices of records that are charged.
+    #[must_use]
+    pub fn pins_records(&self) -> bool {
+        let pins = |fetched: &Fetched| fetched.outcome.as_ref().is_ok_and(|slice| slice.batches.pins_records);
+        self.fetched.iter().any(pins)
+    }
+
     /// With plain messages instead of batches, at most so many bytes.
     #[must_use]
     pub fn into_plain(self, left: usize) -> Self {
@@ -125,6 +129,12 @@ impl Fetched {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.outcome.as_ref().map_or(0, |slice| slice.batches.bytes)
+    }
+
+    /// What the answer has of it beside its batches.
+    fn own_bytes(&self) -> usize {
+        let error = self.outcome.as_ref().err().map_or(0, |failure| failure.message.len());
+        RESULT_BYTES + self.topic.len() + error
     }
 
     /// Whether waiting cannot mend it.
@@ -186,7 +196,10 @@ impl Door {
         let min_bytes = (request.min_bytes as usize).clamp(1, max_bytes);
         metrics::counter!("quire_broker_fetch_requests_total").increment(1);
         let plain = if request.plain { plain::BYTES_MAX } else { 0 };
-        let found = self.fetch_until(&positions, min_bytes, max_bytes, plain, wait).await?;
+        let mut found = self.fetch_until(&positions, min_bytes, max_bytes, plain, wait).await?;
+        if found.bytes() == 0 {
+            found.room = self.answers.room(found.fetched.iter().map(Fetched::own_bytes).sum()).await?;
+        }
         metrics::counter!("quire_broker_fetch_bytes_total").increment(found.bytes() as u64);
         Ok(if request.plain { found.into_plain(plain::BYTES_MAX) } else { found })
     }
@@ -230,9 +243,7 @@ impl Door {
     /// # Errors
     /// When there are too many of them.
     pub fn positions(&self, partitions: Vec<v1::FetchPartition>) -> Result<Vec<Position>, Failure> {
-        if partitions.len() > PARTITIONS_MAX {
-            return Err(failure::invalid(format!("a request may name at most {PARTITIONS_MAX} partitions")));
-        }
+        check_names(partitions.iter().map(|asked| &*asked.topic))?;
         let position = |asked: v1::FetchPartition| Position {
             log: self.partition(&asked.topic, &asked.topic_id, asked.partition).map(|(_, log)| log),
             topic: asked.topic,
@@ -249,7 +260,7 @@ impl Door {
     /// What is there now, in the order of the positions. Whichever partition is
     /// looked at first differs from time to time, so that one that is full does
     /// not keep the others out. `plain`: bytes that are added when it becomes
-    /// plain messages.
+    /// plain messages. Without batches it takes no memory.
     ///
     /// # Errors
     /// `OVERLOADED`
@@ -272,11 +283,14 @@ impl Door {
             bytes += fetched.bytes();
             found[at] = Some(fetched);
         }
-        let room = bytes + positions.len() * RESULT_BYTES + if bytes > 0 { plain } else { 0 };
-        let room = self.answers.room(room).await?;
-        // What was read has its memory now.
+        let fetched: Vec<_> = found.into_iter().flatten().collect();
+        let own = || fetched.iter().map(Fetched::own_bytes).sum::<usize>();
+        let wanted = if bytes > 0 { bytes + own() + plain } else { 0 };
+        // What was read is held until it has its memory.
+        let turn = Some(turn).filter(Turn::has_found);
+        let room = self.answers.room(wanted).await?;
         drop(turn);
-        Ok(Found { fetched: found.into_iter().flatten().collect(), room })
+        Ok(Found { fetched, room })
     }
 
     async fn collect_one<'a>(
@@ -305,6 +319,9 @@ impl Door {
         self.check_fresh()?;
         let mut batches = Batches::new(strict);
         let most = left.min(position.max_bytes);
+        if strict && most == 0 {
+            return Ok(Slice { from: position.offset, next: position.offset, batches, messages: Vec::new() });
+        }
         let next = self.reader.read(log, position.offset, most, &mut batches, turn).await?;
         Ok(Slice { from: position.offset, next, batches, messages: Vec::new() })
     }

@@ -36,9 +36,9 @@ impl LedgerService for Ledgers {
         request: Request<v1::ListSegmentsRequest>,
     ) -> Result<Response<v1::ListSegmentsResponse>, Status> {
         self.0.check_open()?;
-        let v1::ListSegmentsRequest { topic, partition } = request.into_inner();
-        let segments = self.0.list_segments(&topic, partition).await?;
-        Ok(Response::new(v1::ListSegmentsResponse { segments }))
+        let v1::ListSegmentsRequest { topic, partition } = request.get_ref();
+        let segments = self.0.list_segments(topic, *partition).await?;
+        self.0.answers.response(request.extensions(), || v1::ListSegmentsResponse { segments }).await
     }
 
     async fn describe_ledger(

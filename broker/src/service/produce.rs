@@ -18,7 +18,7 @@ use crate::clock::wall_ms;
 use crate::failure::{self, Failure};
 use crate::log::PartitionLog;
 use crate::memory::Charge;
-use crate::service::Door;
+use crate::service::{Door, check_names};
 use crate::shard::Inbox;
 use crate::shard::piece::{Acks, Piece};
 use crate::topic::TopicConfig;
@@ -59,7 +59,12 @@ struct Prepared {
 impl Door {
     /// Checks a request and hands it to the shards. What is submitted after it
     /// comes after it in each partition.
-    pub async fn submit(&self, request: v1::ProduceRequest) -> Submitted {
+    ///
+    /// # Errors
+    /// When the request as a whole is wrong; failures of partitions are in the
+    /// outcomes.
+    pub async fn submit(&self, request: v1::ProduceRequest) -> Result<Submitted, Failure> {
+        check_names(request.partitions.iter().map(|part| &*part.topic))?;
         let began = Instant::now();
         let deadline = began + self.timeout(request.timeout_ms);
         let acks = acks_of(request.acks);
@@ -75,14 +80,14 @@ impl Door {
             Ok(charge) => charge,
             Err(failure) => {
                 replies.into_iter().for_each(|reply| reply.end(Err(failure.clone())));
-                return submitted;
+                return Ok(submitted);
             }
         };
         let pieces = self.pieces(partitions, replies, acks, &charge, &mut submitted);
         // From here on the batches themselves hold the charge.
         drop(charge);
         self.hand_over(pieces, deadline).await;
-        submitted
+        Ok(submitted)
     }
 
     fn timeout(&self, timeout_ms: u32) -> Duration {
@@ -103,7 +108,7 @@ impl Door {
                 ErrorReason::Overloaded,
                 format!(
                     "the broker's memory for records ({} bytes) is in use: bookies or readers are slower \
-                     than producers; try again, or raise the budget",
+                     than producers; try again, or raise memory_bytes",
                     memory.limit()
                 ),
             )

@@ -67,7 +67,7 @@ async fn submit(
 ) -> Result<Submitted, Status> {
     let submitted = door.submit(request?).await;
     arrived.release();
-    Ok(submitted)
+    Ok(submitted?)
 }
 
 #[cfg(test)]

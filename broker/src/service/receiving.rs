@@ -18,6 +18,7 @@ use tonic::body::Body;
 use tower::{Layer, Service};
 
 use crate::failure::Failure;
+use crate::memory::SMALL;
 use crate::service::connection::Peer;
 
 const PRODUCE: &str = "/quire.v1.LogService/Produce";
@@ -25,14 +26,11 @@ const PRODUCE_STREAM: &str = "/quire.v1.LogService/ProduceStream";
 const SUBSCRIBE: &str = "/quire.v1.LogService/Subscribe";
 const REFLECTION: &str = "/grpc.reflection.";
 
-/// Requests that are no produce, so that they need not wait for producers: all of
-/// them, and one.
-const QUESTION_BYTES: usize = 64 << 20;
+/// Requests that are no produce have memory of their own, so that they need not
+/// wait for producers: a part of what those have, for all of them.
+const QUESTION_SHARE: usize = 2;
+/// And one.
 const QUESTION_MAX: usize = 4 << 20;
-
-/// A message below this many bytes takes no memory: a connection's window lets
-/// as much through.
-const SMALL: usize = 4 << 10;
 
 /// Compression flag and length before each message of a stream.
 const MESSAGE_HEADER: usize = 5;
@@ -67,12 +65,13 @@ pub struct ReceivingLayer {
 
 impl ReceivingLayer {
     /// With this many bytes for produce requests, of which one has at most
-    /// `produce_max`. A message may wait for memory for as long as `patience`, and
+    /// `produce_max`, and half as many for all others. A message may wait for memory for as long as `patience`, and
     /// take as long to arrive.
     #[must_use]
     pub fn new(produce_bytes: usize, produce_max: usize, patience: Duration) -> Self {
         let produces = Budget::new(produce_bytes, produce_max);
-        Self { produces, questions: Budget::new(QUESTION_BYTES, QUESTION_MAX), patience }
+        let questions = Budget::new(produce_bytes / QUESTION_SHARE, QUESTION_MAX);
+        Self { produces, questions, patience }
     }
 }
 
@@ -106,17 +105,33 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for ReceivingService<S> {
             PRODUCE | PRODUCE_STREAM => &self.budgets.produces,
             _ => &self.budgets.questions,
         };
-        let streams = matches!(path, PRODUCE_STREAM | SUBSCRIBE) || path.starts_with(REFLECTION);
+        let messages = match path {
+            PRODUCE_STREAM => Messages::Many,
+            SUBSCRIBE => Messages::OneAndSmall,
+            _ if path.starts_with(REFLECTION) => Messages::OneAndSmall,
+            _ => Messages::One,
+        };
         let (mut parts, body) = request.into_parts();
         let peer = parts.extensions.get::<Peer>().cloned();
-        let receiving = Receiving::new(body, budget.clone(), peer, self.budgets.patience, streams);
+        let receiving = Receiving::new(body, budget.clone(), peer, self.budgets.patience, messages);
         parts.extensions.insert(receiving.held.clone());
         self.inner.call(Request::from_parts(parts, Body::new(receiving)))
     }
 }
 
-/// The memory of a request, which carries it among its extensions. That of a
-/// request of one message is held until the body and those are gone.
+/// What a request consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Messages {
+    /// It is held until the body and the extensions are gone.
+    One,
+    /// Its handler is done with each at the latest when it asks for the next.
+    Many,
+    /// The first may be large. Nobody may ask for the others for long, while they
+    /// would take memory.
+    OneAndSmall,
+}
+
+/// The memory of a request, which carries it among its extensions.
 #[derive(Clone, Debug, Default)]
 pub struct Held(Arc<Mutex<Option<OwnedSemaphorePermit>>>);
 
@@ -131,7 +146,13 @@ impl Held {
 
     /// The message is charged elsewhere, or done with.
     pub fn release(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        drop(self.take());
+    }
+
+    /// From now on it is the caller's.
+    #[must_use]
+    pub fn take(&self) -> Option<OwnedSemaphorePermit> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
@@ -143,9 +164,9 @@ struct Receiving {
     patience: Duration,
     free: PollSemaphore,
     held: Held,
-    /// Whether there are many messages, each of which its handler is done with
-    /// at the latest when it asks for the next.
-    streams: bool,
+    messages: Messages,
+    /// The largest message, from here on.
+    message_max: usize,
     peer: Option<Peer>,
     framing: Framing,
     /// What came of the body and was not yielded.
@@ -159,14 +180,15 @@ struct Receiving {
 }
 
 impl Receiving {
-    fn new(inner: Body, budget: Budget, peer: Option<Peer>, patience: Duration, streams: bool) -> Self {
+    fn new(inner: Body, budget: Budget, peer: Option<Peer>, patience: Duration, messages: Messages) -> Self {
         Self {
             inner,
+            message_max: budget.message_max,
             free: PollSemaphore::new(Arc::clone(&budget.free)),
             budget,
             patience,
             held: Held::default(),
-            streams,
+            messages,
             peer,
             framing: Framing::default(),
             rest: Bytes::new(),
@@ -178,7 +200,7 @@ impl Receiving {
 
     /// The next piece, which ends where a message does.
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if self.streams && self.framing.is_between() {
+        if self.is_between() {
             self.held.release();
             self.deadline = None;
         }
@@ -190,7 +212,7 @@ impl Receiving {
                     Poll::Pending => return Poll::Ready(Some(Err(self.overloaded()))),
                 }
                 (self.waits_for, self.turn, self.deadline) = (None, None, None);
-                return Poll::Ready(Some(Ok(Frame::data(self.framing.split(&mut self.rest)))));
+                return Poll::Ready(Some(Ok(Frame::data(self.split()))));
             }
             if self.rest.is_empty() {
                 let frame = ready!(Pin::new(&mut self.inner).poll_frame(cx));
@@ -202,15 +224,29 @@ impl Receiving {
                 }
             } else {
                 let bytes = self.framing.begin(&self.rest);
-                if bytes > self.budget.message_max {
+                if bytes > self.message_max {
                     return Poll::Ready(Some(Err(self.too_large(bytes))));
                 }
                 if bytes < SMALL {
-                    return Poll::Ready(Some(Ok(Frame::data(self.framing.split(&mut self.rest)))));
+                    return Poll::Ready(Some(Ok(Frame::data(self.split()))));
                 }
                 self.waits_for = Some(self.budget.permits(bytes));
             }
         }
+    }
+
+    /// What there is of the message that has begun.
+    fn split(&mut self) -> Bytes {
+        let piece = self.framing.split(&mut self.rest);
+        if self.messages == Messages::OneAndSmall && self.framing.is_between() {
+            self.message_max = SMALL - 1;
+        }
+        piece
+    }
+
+    /// Whether the next message has not begun, if there may be one.
+    fn is_between(&self) -> bool {
+        self.messages != Messages::One && self.framing.is_between()
     }
 
     /// Whether it is the one of its connection that may wait for memory.
@@ -224,13 +260,14 @@ impl Receiving {
         metrics::counter!("quire_broker_overloaded_total").increment(1);
         let limit = self.budget.limit;
         let text = format!(
-            "the broker's memory for requests ({limit} bytes) is in use: try again, or raise the budget"
+            "the broker's memory for requests ({limit} bytes) is in use: try again, or raise \
+             request_bytes"
         );
         Failure::new(ErrorReason::Overloaded, text).into()
     }
 
     fn too_large(&self, bytes: usize) -> Status {
-        let limit = self.budget.message_max;
+        let limit = self.message_max;
         Status::out_of_range(format!(
             "the request has {bytes} bytes, the limit is {limit}: send less at once"
         ))
@@ -246,7 +283,7 @@ impl Receiving {
 
     /// Ready when the message that has begun is late.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
-        if self.streams && self.framing.is_between() {
+        if self.is_between() {
             return Poll::Pending;
         }
         let patience = self.patience;
@@ -274,7 +311,7 @@ impl http_body::Body for Receiving {
         };
         match polled {
             Poll::Ready(Some(Err(_))) => self.give_up(),
-            Poll::Ready(None) if self.streams => self.give_up(),
+            Poll::Ready(None) if self.messages != Messages::One => self.give_up(),
             _ => {}
         }
         polled
@@ -355,10 +392,10 @@ mod tests {
 
     type Sender = mpsc::UnboundedSender<Result<Frame<Bytes>, Status>>;
 
-    fn receiving(budget: &Budget, streams: bool) -> (Sender, Receiving) {
+    fn receiving(budget: &Budget, messages: Messages) -> (Sender, Receiving) {
         let (tx, rx) = mpsc::unbounded_channel();
         let inner = Body::new(StreamBody::new(UnboundedReceiverStream::new(rx)));
-        (tx, Receiving::new(inner, budget.clone(), None, PATIENCE, streams))
+        (tx, Receiving::new(inner, budget.clone(), None, PATIENCE, messages))
     }
 
     fn message(bytes: usize) -> Vec<u8> {
@@ -386,8 +423,8 @@ mod tests {
     #[tokio::test]
     async fn a_message_takes_all_its_memory_before_it_is_read() {
         let budget = Budget::new(LIMIT, LIMIT);
-        let (one, mut first) = receiving(&budget, true);
-        let (two, mut second) = receiving(&budget, true);
+        let (one, mut first) = receiving(&budget, Messages::Many);
+        let (two, mut second) = receiving(&budget, Messages::Many);
         let large = message(LIMIT * 3 / 4);
         send(&one, &large[..100]);
         assert_eq!(drain(&mut first).len(), 100);
@@ -403,7 +440,7 @@ mod tests {
     #[tokio::test]
     async fn one_message_is_held_until_its_handler_lets_go() {
         let budget = Budget::new(LIMIT, LIMIT);
-        let (to, mut body) = receiving(&budget, false);
+        let (to, mut body) = receiving(&budget, Messages::One);
         let held = body.held.clone();
         send(&to, &message(10_000));
         drop(to);
@@ -417,7 +454,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_message_that_does_not_come_whole_is_given_up() {
         let budget = Budget::new(LIMIT, LIMIT);
-        let (to, mut body) = receiving(&budget, true);
+        let (to, mut body) = receiving(&budget, Messages::Many);
         let quiet = tokio::time::timeout(PATIENCE * 10, body.frame()).await;
         assert!(quiet.is_err(), "a stream may be quiet between its messages");
         send(&to, &message(10_000)[..5_000]);
@@ -427,7 +464,7 @@ mod tests {
         assert_eq!(used(&budget), 0, "though the body is still there");
 
         // A request of one message must end, too.
-        let (to, mut body) = receiving(&budget, false);
+        let (to, mut body) = receiving(&budget, Messages::One);
         send(&to, &message(10_000));
         assert!(body.frame().await.unwrap().is_ok());
         assert!(body.frame().await.unwrap().is_err());
@@ -437,7 +474,7 @@ mod tests {
     async fn who_finds_no_memory_is_told_why() {
         let budget = Budget::new(LIMIT, LIMIT);
         let all = budget.free.acquire_many(budget.permits(LIMIT)).await.unwrap();
-        let (to, mut body) = receiving(&budget, true);
+        let (to, mut body) = receiving(&budget, Messages::Many);
         send(&to, &message(SMALL));
         let refused = body.frame().await.unwrap().unwrap_err();
         assert_eq!(Failure::from_status(&refused).unwrap().reason, ErrorReason::Overloaded);
@@ -451,7 +488,7 @@ mod tests {
         let all = Arc::clone(&budget.free).acquire_many_owned(budget.permits(LIMIT)).await.unwrap();
         let peer = Peer::new(([127, 0, 0, 1], 1).into());
         let of_peer = |bytes| {
-            let (to, mut body) = receiving(&budget, true);
+            let (to, mut body) = receiving(&budget, Messages::Many);
             body.peer = Some(peer.clone());
             send(&to, &message(bytes));
             (to, body)
@@ -468,9 +505,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn after_the_first_only_small_messages_come_where_nobody_may_ask_for_them() {
+        let budget = Budget::new(LIMIT, LIMIT);
+        let (to, mut body) = receiving(&budget, Messages::OneAndSmall);
+        let held = body.held.clone();
+        send(&to, &message(10_000));
+        assert_eq!(drain(&mut body).len(), 10_005);
+        assert!(held.take().is_none(), "the next was asked for");
+        send(&to, &message(SMALL - 1));
+        assert_eq!(drain(&mut body).len(), SMALL - 1 + MESSAGE_HEADER);
+        send(&to, &message(SMALL)[..100]);
+        let refused = body.frame().await.unwrap().unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::OutOfRange);
+        assert_eq!(used(&budget), 0);
+    }
+
+    #[tokio::test]
     async fn a_message_above_the_limit_is_refused_for_its_header() {
         let budget = Budget::new(LIMIT, LIMIT - 1);
-        let (to, mut body) = receiving(&budget, true);
+        let (to, mut body) = receiving(&budget, Messages::Many);
         send(&to, &message(LIMIT)[..MESSAGE_HEADER]);
         let refused = body.frame().await.unwrap().unwrap_err();
         assert_eq!(refused.code(), tonic::Code::OutOfRange);
@@ -485,7 +538,7 @@ mod tests {
             cuts in proptest::collection::vec(1..40_000_usize, 1..40),
         ) {
             let budget = Budget::new(LIMIT, LIMIT);
-            let (to, mut body) = receiving(&budget, true);
+            let (to, mut body) = receiving(&budget, Messages::Many);
             let stream: Vec<u8> = lengths.iter().flat_map(|length| message(*length)).collect();
             let mut left = &stream[..];
             for cut in cuts.iter().cycle() {

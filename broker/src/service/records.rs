@@ -17,9 +17,8 @@ use uuid::Uuid;
 use crate::catalog::TopicEntry;
 use crate::failure;
 use crate::log::partition::Standing;
-use crate::service::fetch::PARTITIONS_MAX;
 use crate::service::receiving::Held;
-use crate::service::{Door, produce_stream};
+use crate::service::{Door, check_names, produce_stream};
 
 /// Responses that wait for a stream's client.
 const RESPONSES: usize = 64;
@@ -38,26 +37,25 @@ impl LogService for Records {
         request: Request<v1::MetadataRequest>,
     ) -> Result<Response<v1::MetadataResponse>, Status> {
         self.0.check_open()?;
-        let asked = request.into_inner().topics;
-        if asked.len() > PARTITIONS_MAX {
-            return Err(
-                failure::invalid(format!("a request may name at most {PARTITIONS_MAX} topics")).into()
-            );
-        }
-        let topics = if asked.is_empty() {
-            self.0.catalog.all().iter().map(|entry| describe(entry)).collect()
-        } else {
-            let find = |name: String| match self.0.catalog.topic(&name) {
-                Ok(entry) => describe(&entry),
-                Err(failure) => {
-                    v1::TopicMetadata { name, error: Some(failure.into()), ..v1::TopicMetadata::default() }
-                }
-            };
-            asked.into_iter().map(find).collect()
+        let (_, extensions, v1::MetadataRequest { topics: asked }) = request.into_parts();
+        check_names(asked.iter().map(String::as_str))?;
+        let find = |name: String| match self.0.catalog.topic(&name) {
+            Ok(entry) => describe(&entry),
+            Err(failure) => {
+                v1::TopicMetadata { name, error: Some(failure.into()), ..v1::TopicMetadata::default() }
+            }
         };
         let options = &self.0.context.options;
         let brokers = vec![v1::BrokerAddress { id: options.id.clone(), address: options.address.clone() }];
-        Ok(Response::new(v1::MetadataResponse { brokers, topics }))
+        let answered = self.0.answers.response(&extensions, || {
+            let topics = if asked.is_empty() {
+                self.0.catalog.all().iter().map(|entry| describe(entry)).collect()
+            } else {
+                asked.into_iter().map(find).collect()
+            };
+            v1::MetadataResponse { brokers, topics }
+        });
+        answered.await
     }
 
     async fn init_producer(
@@ -75,7 +73,7 @@ impl LogService for Records {
     ) -> Result<Response<v1::ProduceResponse>, Status> {
         // The extensions hold the memory that the request arrived in.
         let (_, extensions, request) = request.into_parts();
-        let submitted = self.0.submit(request).await;
+        let submitted = self.0.submit(request).await?;
         drop(extensions);
         Ok(Response::new(submitted.finish().await))
     }
@@ -116,18 +114,13 @@ impl LogService for Records {
         request: Request<v1::ListOffsetsRequest>,
     ) -> Result<Response<v1::ListOffsetsResponse>, Status> {
         let (_, extensions, v1::ListOffsetsRequest { partitions }) = request.into_parts();
-        if partitions.len() > PARTITIONS_MAX {
-            return Err(
-                failure::invalid(format!("a request may name at most {PARTITIONS_MAX} partitions")).into()
-            );
-        }
+        check_names(partitions.iter().map(|asked| &*asked.topic))?;
         let lookups = partitions.into_iter().map(|asked| {
             let door = Arc::clone(&self.0);
             async move { door.list_offset(asked).await }
         });
         let results = stream::iter(lookups).buffered(LOOKUPS).collect().await;
-        drop(extensions);
-        Ok(Response::new(v1::ListOffsetsResponse { results }))
+        self.0.answers.response(&extensions, || v1::ListOffsetsResponse { results }).await
     }
 }
 

@@ -12,23 +12,25 @@ use quire_proto::v1::topic_service_server::TopicServiceServer;
 use tokio::net::TcpListener;
 use tonic::transport::Server;
 use tonic_health::pb::health_server::{Health, HealthServer};
+use tower::util::MapResponseLayer;
 
 use crate::error::Error;
-use crate::service::Door;
 use crate::service::connection::{Connection, Connections};
 use crate::service::door::LogDoor;
 use crate::service::ledgers::Ledgers;
 use crate::service::receiving::ReceivingLayer;
 use crate::service::records::Records;
 use crate::service::topics::Topics;
+use crate::service::{Door, answers};
 use crate::topic::config::MESSAGE_BYTES_LIMIT;
 
-/// HTTP/2 frames: the default of 16 KiB costs twice the CPU.
-const FRAME_BYTES: u32 = 1 << 20;
+/// HTTP/2 frames: the default of 16 KiB costs twice the CPU. One that was read is
+/// no longer in its window.
+const FRAME_BYTES: u32 = 128 << 10;
 /// What a client may send before it is read: of one request or stream, and of
-/// its connection.
+/// its connection, where streams that wait for memory must not hold up the others.
 const STREAM_WINDOW: u32 = 2 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
+const CONNECTION_WINDOW: u32 = 16 << 20;
 
 /// A request has at most this many bytes: the largest batch and what is around
 /// it.
@@ -43,9 +45,10 @@ const STREAMS: u32 = 1024;
 /// After a connection could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
-/// A connection that says nothing for this long is asked whether it lives.
+/// A connection that says nothing for this long is asked whether it lives, and
+/// has this long to answer.
 const KEEPALIVE: Duration = Duration::from_secs(30);
-const KEEPALIVE_ANSWER: Duration = Duration::from_secs(20);
+const KEEPALIVE_ANSWER: Duration = Duration::from_secs(60);
 
 /// The next connection that is admitted.
 async fn accept(listener: &TcpListener, accepted: &Connections) -> Connection {
@@ -101,6 +104,7 @@ pub async fn serve<H: Health>(
         .max_concurrent_streams(STREAMS)
         .http2_keepalive_interval(Some(KEEPALIVE))
         .http2_keepalive_timeout(Some(KEEPALIVE_ANSWER))
+        .layer(MapResponseLayer::new(answers::keep))
         .layer(receiving)
         .add_service(health)
         .add_service(reflection)

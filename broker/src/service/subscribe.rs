@@ -9,6 +9,8 @@ use tonic::{Status, Streaming};
 
 use crate::failure::{self, Failure};
 use crate::service::Door;
+use crate::service::connection::Peer;
+use crate::service::door::{self, Pushed};
 use crate::service::fetch::{Found, Position, Watching};
 use crate::service::receiving::Held;
 
@@ -27,14 +29,16 @@ struct Subscription {
 /// more to say.
 pub async fn run(
     door: Arc<Door>,
+    peer: Peer,
     mut requests: Streaming<v1::SubscribeRequest>,
     arrived: Held,
-    responses: mpsc::Sender<Result<Found, Status>>,
+    responses: mpsc::Sender<Pushed>,
 ) {
     let begun = begin(door, requests.next().await);
-    arrived.release();
+    // Its positions are kept, and so is their memory.
+    let _kept = arrived.take();
     let ended = match begun {
-        Ok(subscription) => subscription.serve(requests, &responses).await,
+        Ok(subscription) => subscription.serve(requests, &peer, &responses).await,
         Err(failure) => Err(failure.into()),
     };
     if let Err(status) = ended {
@@ -64,7 +68,8 @@ impl Subscription {
     async fn serve(
         mut self,
         mut requests: Streaming<v1::SubscribeRequest>,
-        responses: &mpsc::Sender<Result<Found, Status>>,
+        peer: &Peer,
+        responses: &mpsc::Sender<Pushed>,
     ) -> Result<(), Status> {
         let watching = Watching::start(&self.positions);
         let stop = self.door.context.stop.clone();
@@ -77,7 +82,7 @@ impl Subscription {
                     () = responses.closed() => return Ok(()),
                 };
                 if !pushed.fetched.is_empty() {
-                    if responses.send(Ok(pushed)).await.is_err() {
+                    if responses.send(Ok(door::held(pushed, peer))).await.is_err() {
                         return Ok(());
                     }
                     continue;
@@ -110,11 +115,16 @@ impl Subscription {
     }
 
     /// What can be sent now. A partition that failed is told of and left out
-    /// from then on; one that is not ready is waited for.
+    /// from then on; one that is not ready is waited for, and so is memory.
     async fn push(&mut self) -> Result<Found, Failure> {
         let plain = if self.plain { MESSAGE_BYTES } else { 0 };
         let budget = usize::try_from(self.credit).unwrap_or(usize::MAX).min(MESSAGE_BYTES);
-        let found = self.door.collect(&self.positions, budget, plain).await?;
+        let found = loop {
+            match self.door.collect(&self.positions, budget, plain).await {
+                Err(failure) if failure.reason == ErrorReason::Overloaded => {}
+                collected => break collected?,
+            }
+        };
         let bytes: Vec<u64> = found.fetched.iter().map(|fetched| fetched.bytes() as u64).collect();
         let Found { fetched, room } = if self.plain { found.into_plain(MESSAGE_BYTES) } else { found };
         let mut pushed = Vec::new();

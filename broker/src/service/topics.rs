@@ -48,11 +48,13 @@ impl TopicService for Topics {
 
     async fn list_topics(
         &self,
-        _request: Request<v1::ListTopicsRequest>,
+        request: Request<v1::ListTopicsRequest>,
     ) -> Result<Response<v1::ListTopicsResponse>, Status> {
         self.0.check_open()?;
-        let topics = self.0.catalog.all().iter().map(|entry| public(entry)).collect();
-        Ok(Response::new(v1::ListTopicsResponse { topics }))
+        let topics = || self.0.catalog.all().iter().map(|entry| public(entry)).collect();
+        let answered =
+            self.0.answers.response(request.extensions(), || v1::ListTopicsResponse { topics: topics() });
+        answered.await
     }
 
     async fn describe_topic(
@@ -60,9 +62,12 @@ impl TopicService for Topics {
         request: Request<v1::DescribeTopicRequest>,
     ) -> Result<Response<v1::DescribeTopicResponse>, Status> {
         self.0.check_open()?;
-        let entry = self.0.catalog.topic(&request.into_inner().name)?;
-        let partitions = entry.partitions.iter().map(|log| self.0.describe(log)).collect();
-        Ok(Response::new(v1::DescribeTopicResponse { topic: Some(public(&entry)), partitions }))
+        let entry = self.0.catalog.topic(&request.get_ref().name)?;
+        let answered = self.0.answers.response(request.extensions(), || {
+            let partitions = entry.partitions.iter().map(|log| self.0.describe(log)).collect();
+            v1::DescribeTopicResponse { topic: Some(public(&entry)), partitions }
+        });
+        answered.await
     }
 
     async fn delete_topic(

@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use crate::server::{PATIENCE, Server, batch, fetch, options, request};
+use crate::server::{PATIENCE, Server, batch, fetch, options, request, status_reason};
 
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -173,4 +173,40 @@ async fn beyond_the_limit_connections_are_closed() {
         (quiet.is_err() || matches!(quiet, Ok(Ok(1)))).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_has_nothing_to_read_waits_for_no_memory() {
+    let mut server = filled(8).await;
+    let ground = server.stop().await;
+    server = Server::on(ground, Options { client_patience: PATIENCE * 2, ..small() }).await;
+    server.create("quiet", 1, &[]).await;
+    let (mut client, _connection) = connect(server.address).await;
+    let _untaken = subscribe(&mut client).await;
+    let mut log = server.log.clone();
+    let waits = tokio::spawn(async move { log.fetch(fetch("t", 0, 0)).await });
+    let poll = v1::FetchRequest { max_wait_ms: 100, ..fetch("quiet", 0, 0) };
+    let polled = tokio::time::timeout(PATIENCE, server.fetch(poll)).await.expect("it is answered");
+    assert_eq!((polled.error, polled.next_offset), (None, 0));
+    assert_eq!(server.put("quiet", 0, "a").await, 0);
+    let read = tokio::time::timeout(PATIENCE, server.read_from("quiet", 0, 0)).await.expect("it is answered");
+    assert_eq!(read, [(0, "a".to_owned())]);
+    assert!(!waits.is_finished(), "who wants much waits");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_no_topic_can_have_is_not_repeated() {
+    let mut server = Server::start().await;
+    let long = "n".repeat(250);
+    let asked = v1::ListOffsetsPartition { topic: long.clone(), ..v1::ListOffsetsPartition::default() };
+    let refused = [
+        server.log.fetch(fetch(&long, 0, 0)).await.unwrap_err(),
+        server.log.produce(request(&long, 0, &[batch(&["a"])])).await.unwrap_err(),
+        server.log.list_offsets(v1::ListOffsetsRequest { partitions: vec![asked] }).await.unwrap_err(),
+        server.log.metadata(v1::MetadataRequest { topics: vec![long.clone()] }).await.unwrap_err(),
+    ];
+    for status in refused {
+        assert_eq!(status.message(), "a topic's name of 250 bytes: it has at most 249");
+        assert_eq!(status_reason::<()>(Err(status)), v1::ErrorReason::InvalidRequest);
+    }
 }

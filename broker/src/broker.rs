@@ -103,9 +103,23 @@ impl Broker {
         let cold = Cold::new(Arc::clone(&context.bookies), context.options.read_cache_bytes);
         let reader = Reader::new(Arc::new(cold));
         let producers = ProducerIds::default();
-        let answers = Answers::new(context.options.answer_bytes, context.options.client_patience);
-        context.spawn(Arc::clone(&answers).watch(Arc::clone(&context.memory)));
-        let door = Arc::new(Door { context, catalog, manager, reader, registration, producers, answers });
+        let [answers, acknowledgements, asked] = [5, 1, 2].map(|share| {
+            Answers::new(context.options.answer_bytes / 8 * share, context.options.client_patience)
+        });
+        for sent in [&answers, &acknowledgements] {
+            context.spawn(Arc::clone(sent).watch(Arc::clone(&context.memory)));
+        }
+        let door = Arc::new(Door {
+            context,
+            catalog,
+            manager,
+            reader,
+            registration,
+            producers,
+            answers,
+            acknowledgements,
+            asked,
+        });
         let health = HealthReporter::new();
         let broker = Self { context: Arc::clone(&door.context), door, pool, shards, running, health };
         broker.report_health(true).await;
@@ -191,7 +205,9 @@ async fn sample(door: Arc<Door>) {
         every.tick().await;
         metrics::gauge!("quire_broker_memory_bytes").set(as_gauge(context.memory.used()));
         metrics::gauge!("quire_broker_tail_cache_bytes").set(as_gauge(context.tails.used()));
-        metrics::gauge!("quire_broker_answer_bytes").set(as_gauge(door.answers.used()));
+        metrics::gauge!("quire_broker_answer_bytes").set(as_gauge(
+            [&door.answers, &door.acknowledgements, &door.asked].map(|answers| answers.used()).iter().sum(),
+        ));
         let topics = door.catalog.all();
         let partitions = topics.iter().flat_map(|topic| &topic.partitions);
         let led = partitions.filter(|log| log.standing().0 == Standing::Leading).count();

@@ -12,8 +12,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 /// read into, which may be much larger than they are.
 const COPY_BELOW: usize = 16 << 10;
 
-/// Requests and answers below this many bytes take no memory of their budgets:
-/// a stream costs as much.
+/// Requests and answers below this many bytes take no memory of their budgets: the
+/// stream that each is on costs about as much.
 pub const SMALL: usize = 4 << 10;
 
 /// What a charge costs beside its bytes: queues, headers, acknowledgements.

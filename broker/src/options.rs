@@ -25,8 +25,9 @@ pub struct Options {
     pub request_bytes: usize,
     /// Memory for answers, until the client has taken them. Past it readers wait.
     pub answer_bytes: usize,
-    /// A client that takes nothing of an answer for this long is disconnected, and
-    /// a request must arrive within it. Memory for a request is waited for as
+    /// A client that takes next to nothing of its answers for this long, while
+    /// others wait for that memory, is disconnected, and a request must arrive
+    /// within it. Memory for a request is waited for as
     /// long, memory for an answer twice as long.
     pub client_patience: Duration,
     /// Greatest number of connections; more are closed at once.

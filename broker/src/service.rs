@@ -40,18 +40,26 @@ use crate::service::answers::Answers;
 /// A request may name at most this many topics or partitions.
 const NAMES_MAX: usize = 10_000;
 
-/// Whether a request names topics that could exist, and not too many: its answer
-/// repeats them.
+/// Whether a request names not too much.
+///
+/// # Errors
+/// `INVALID_REQUEST`
+pub fn check_count(named: usize) -> Result<(), Failure> {
+    if named <= NAMES_MAX {
+        return Ok(());
+    }
+    Err(failure::invalid(format!(
+        "the request names {named} topics or partitions, the limit is {NAMES_MAX}: ask for fewer at once"
+    )))
+}
+
+/// The same, and whether there could be such topics: the answer repeats their
+/// names.
 ///
 /// # Errors
 /// `INVALID_REQUEST`
 pub fn check_names<'a>(topics: impl ExactSizeIterator<Item = &'a str>) -> Result<(), Failure> {
-    if topics.len() > NAMES_MAX {
-        let named = topics.len();
-        return Err(failure::invalid(format!(
-            "the request names {named} topics or partitions, the limit is {NAMES_MAX}: ask for fewer at once"
-        )));
-    }
+    check_count(topics.len())?;
     match topics.into_iter().find(|topic| topic.len() > TOPIC_NAME_MAX) {
         Some(topic) => Err(failure::long_topic_name(topic)),
         None => Ok(()),
@@ -67,7 +75,12 @@ pub struct Door {
     pub reader: Reader,
     pub registration: Arc<Registration>,
     pub producers: records::ProducerIds,
+    /// Memory of answers to those who read.
     pub answers: Arc<Answers>,
+    /// The same of those to producers, which need not wait for readers.
+    pub acknowledgements: Arc<Answers>,
+    /// Memory of what those who read ask for, until it is answered.
+    pub asked: Arc<Answers>,
 }
 
 impl Door {
@@ -82,6 +95,9 @@ impl Door {
         topic_id: &[u8],
         index: u32,
     ) -> Result<(Arc<TopicEntry>, Arc<PartitionLog>), Failure> {
+        if topic.len() > TOPIC_NAME_MAX {
+            return Err(failure::long_topic_name(topic));
+        }
         let entry = self.catalog.topic(topic)?;
         let named = entry.topic.id.0.as_bytes();
         if !topic_id.is_empty() && topic_id != named {

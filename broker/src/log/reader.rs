@@ -16,11 +16,15 @@ use crate::log::stored::Batches;
 /// until its size is known.
 const COLD_READS: usize = 16;
 
+/// Lookups by time at once: of headers only, which nobody waits for to be sent.
+const SEEKS: usize = 16;
+
 /// Reads partitions.
 #[derive(Debug)]
 pub struct Reader {
     cold: Arc<Cold>,
     cold_reads: Semaphore,
+    seeks: Semaphore,
 }
 
 /// A request's right to read from bookies, from when it first does so.
@@ -43,7 +47,7 @@ impl Reader {
     /// Reads what is not in memory through these caches.
     #[must_use]
     pub fn new(cold: Arc<Cold>) -> Self {
-        Self { cold, cold_reads: Semaphore::new(COLD_READS) }
+        Self { cold, cold_reads: Semaphore::new(COLD_READS), seeks: Semaphore::new(SEEKS) }
     }
 
     /// Collects committed batches from the one that holds `offset` on, until
@@ -101,7 +105,7 @@ impl Reader {
     /// # Errors
     /// As [`Reader::read`].
     pub async fn offset_of(&self, log: &PartitionLog, timestamp_ms: i64) -> Result<Option<Offset>, Failure> {
-        let _turn = self.cold_reads.acquire().await;
+        let _turn = self.seeks.acquire().await;
         for segment in log.segments().iter().filter(|segment| segment.max_timestamp_ms >= timestamp_ms) {
             if let Some(offset) = Seek::new(&self.cold, segment).timestamp(timestamp_ms).await? {
                 return Ok(Some(offset));
@@ -123,7 +127,9 @@ impl Reader {
         let mut entry = self.locate(log, segment, *at).await?;
         while entry < segment.end {
             let stored = self.cold.entry(segment, entry).await?;
+            let pieces = out.pieces.len();
             *at = stored.collect(*at, max_bytes, out);
+            out.unpin(pieces, stored.size());
             if *at < stored.header.next_offset() {
                 break;
             }

@@ -45,6 +45,15 @@ impl Batches {
         self.pieces.push(piece);
     }
 
+    /// What was added since there were so many pieces is copied, if what it was
+    /// sliced from, of so many bytes, is much larger: that has no memory.
+    pub fn unpin(&mut self, pieces: usize, from: usize) {
+        let added = &mut self.pieces[pieces..];
+        if added.iter().map(Bytes::len).sum::<usize>() < from / 2 {
+            added.iter_mut().for_each(|piece| *piece = Bytes::copy_from_slice(piece));
+        }
+    }
+
     /// The bytes in one piece; copies only when there are several.
     #[must_use]
     pub fn into_bytes(mut self) -> Bytes {
@@ -200,5 +209,19 @@ mod tests {
         let bytes = entry().payload.to_bytes();
         let cut = bytes.slice(..bytes.len() - 1);
         assert_eq!(StoredEntry::decode(cut).unwrap_err(), EntryError::Short);
+    }
+
+    #[test]
+    fn a_small_part_does_not_pin_what_it_was_cut_from() {
+        let whole = Bytes::from(vec![7; 1000]);
+        for (taken, is_copied) in [(100, true), (499, true), (500, false), (1000, false)] {
+            let mut out = Batches::default();
+            out.push(whole.slice(..10));
+            out.push(whole.slice(..taken));
+            out.unpin(1, whole.len());
+            assert_eq!(out.pieces[1], whole.slice(..taken));
+            assert_eq!(out.pieces[1].as_ptr() != whole.as_ptr(), is_copied, "{taken} bytes");
+            assert_eq!(out.pieces[0].as_ptr(), whole.as_ptr());
+        }
     }
 }

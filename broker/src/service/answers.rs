@@ -11,12 +11,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::Frame;
-use prost::Message;
 use quire_proto::v1::ErrorReason;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tonic::body::Body;
-use tonic::{Extensions, Response, Status};
+use tonic::{Response, Status};
 
 use crate::failure::Failure;
 use crate::memory::{Memory, SMALL, Waiting};
@@ -29,9 +28,6 @@ const PIECE_BYTES: usize = 64 << 10;
 /// How often within the patience it is looked who stands still.
 const LOOKS: u32 = 6;
 
-/// Answers that are put together at once before their size is known.
-const MAKING: usize = 16;
-
 /// Answers that are read or sent, of all clients.
 #[derive(Debug)]
 pub struct Answers {
@@ -41,7 +37,6 @@ pub struct Answers {
     /// waits twice as long, so that it outlasts who stands still.
     patience: Duration,
     waiting: AtomicUsize,
-    making: Semaphore,
     next: AtomicU64,
     under_way: Mutex<HashMap<u64, UnderWay>>,
 }
@@ -64,11 +59,11 @@ pub struct Room {
 
 /// An answer that is being sent, until its last piece is.
 #[derive(Debug)]
-struct Sending {
+pub struct Sending {
     answers: Arc<Answers>,
     id: u64,
     peer: Peer,
-    _permit: OwnedSemaphorePermit,
+    permit: OwnedSemaphorePermit,
 }
 
 /// A piece of it.
@@ -87,7 +82,6 @@ impl Answers {
             limit,
             patience,
             waiting: AtomicUsize::new(0),
-            making: Semaphore::new(MAKING),
             next: AtomicU64::new(0),
             under_way: Mutex::new(HashMap::new()),
         })
@@ -107,6 +101,9 @@ impl Answers {
     pub async fn room(self: &Arc<Self>, bytes: usize) -> Result<Room, Failure> {
         let bytes = if bytes < SMALL { 0 } else { bytes.min(self.limit) };
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+        if let Ok(permit) = Arc::clone(&self.free).try_acquire_many_owned(permits) {
+            return Ok(Room { answers: Arc::clone(self), permit });
+        }
         let _waiting = Waiting::new(&self.waiting);
         let acquired = Arc::clone(&self.free).acquire_many_owned(permits);
         match tokio::time::timeout(2 * self.patience, acquired).await {
@@ -124,29 +121,6 @@ impl Answers {
                 ))
             }
         }
-    }
-
-    /// What `make` makes as a response, whose memory is held until its client has
-    /// it. Needs [`keep`] around the service.
-    ///
-    /// # Errors
-    /// As [`Answers::room`].
-    pub async fn response<M: Message>(
-        self: &Arc<Self>,
-        request: &Extensions,
-        make: impl FnOnce() -> M,
-    ) -> Result<Response<M>, Status> {
-        // The semaphore is never closed.
-        let making = self.making.acquire().await;
-        let message = make();
-        let room = self.room(message.encoded_len()).await?;
-        drop(making);
-        let mut response = Response::new(message);
-        if let Some(peer) = request.get::<Peer>() {
-            let kept = Kept(Arc::new(Mutex::new(Some((room, peer.clone())))));
-            response.extensions_mut().insert(kept);
-        }
-        Ok(response)
     }
 
     /// Disconnects who stands still while somebody waits for what it holds: for
@@ -182,21 +156,53 @@ impl Answers {
 }
 
 impl Room {
+    /// What there is; of what needs none, nothing.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.permit.num_permits()
+    }
+
     /// The pieces, which from now on hold the memory: it is freed with the last
     /// of them. `pins_records`: some are slices of records that are charged.
     #[must_use]
     pub fn hold(mut self, pieces: VecDeque<Bytes>, peer: Peer, pins_records: bool) -> VecDeque<Bytes> {
         let bytes: usize = pieces.iter().map(Bytes::len).sum();
-        if self.permit.num_permits() == 0 {
-            return pieces;
-        }
         drop(self.permit.split(self.permit.num_permits().saturating_sub(bytes)));
-        let Self { answers, permit } = self;
-        let id = answers.next.fetch_add(1, Ordering::Relaxed);
-        answers.lock().insert(id, UnderWay { peer: peer.clone(), since: Instant::now(), pins_records });
-        let sending = Arc::new(Sending { answers, id, peer, _permit: permit });
+        let Some(sending) = self.sending(peer, pins_records).map(Arc::new) else { return pieces };
         let held = |bytes: Bytes| Bytes::from_owner(Piece { bytes, sending: Arc::clone(&sending) });
         pieces.into_iter().flat_map(chop).map(held).collect()
+    }
+
+    /// An answer to this client is on its way, in this memory. `None`: it needs
+    /// none.
+    #[must_use]
+    pub fn sending(self, peer: Peer, pins_records: bool) -> Option<Sending> {
+        let Self { answers, permit } = self;
+        if permit.num_permits() == 0 {
+            return None;
+        }
+        let id = answers.next.fetch_add(1, Ordering::Relaxed);
+        answers.lock().insert(id, UnderWay { peer: peer.clone(), since: Instant::now(), pins_records });
+        Some(Sending { answers, id, peer, permit })
+    }
+
+    /// A response, whose memory is held until its client has it. Needs [`keep`]
+    /// around the service.
+    #[must_use]
+    pub fn response<M>(self, peer: Option<&Peer>, message: M) -> Response<M> {
+        let mut response = Response::new(message);
+        if let Some(peer) = peer {
+            let kept = Kept(Arc::new(Mutex::new(Some((self, peer.clone())))));
+            response.extensions_mut().insert(kept);
+        }
+        response
+    }
+}
+
+impl Sending {
+    /// The client has all of it.
+    pub fn taken(self) {
+        self.peer.takes(self.permit.num_permits());
     }
 }
 
@@ -264,7 +270,7 @@ impl AsRef<[u8]> for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.sending.peer.takes();
+        self.sending.peer.takes(self.bytes.len());
     }
 }
 
@@ -278,6 +284,7 @@ impl Drop for Sending {
 mod tests {
     use futures_util::FutureExt;
     use http_body_util::BodyExt;
+    use prost::Message;
     use quire_proto::v1;
 
     use super::*;
@@ -316,7 +323,7 @@ mod tests {
     async fn who_stands_still_is_disconnected_when_others_wait_and_who_is_slow_is_not() {
         let answers = Answers::new(LIMIT, PATIENCE);
         let watch = tokio::spawn(Arc::clone(&answers).watch(Memory::new(1 << 20)));
-        let (slow, still) = (peer(), peer());
+        let (slow, creeps, still) = (peer(), peer(), peer());
         let answer = || VecDeque::from([Bytes::from(vec![7; 2 << 20])]);
         let mut slowly = answers.room(LIMIT / 2).await.unwrap().hold(answer(), slow.clone(), false);
         // What a client has many of it cannot take all at once.
@@ -324,14 +331,17 @@ mod tests {
         let never = answers.room(LIMIT / 2).await.unwrap().hold(answer(), still.clone(), false);
         tokio::time::sleep(10 * PATIENCE).await;
         assert!(!still.is_cut(), "nobody waits");
+        let mut taken_little = answers.room(LIMIT / 16).await.unwrap().hold(answer(), creeps.clone(), false);
         let waiting = tokio::spawn({
             let answers = Arc::clone(&answers);
             async move { answers.room(LIMIT).await }
         });
         while !slowly.is_empty() {
-            drop(slowly.pop_front());
-            tokio::time::sleep(PATIENCE * 4 / 10).await;
+            slowly.drain(..slowly.len().min(16));
+            taken_little.pop_front();
+            tokio::time::sleep(PATIENCE * 7 / 10).await;
         }
+        assert!(creeps.is_cut(), "a piece now and then is no progress");
         assert!(still.is_cut());
         assert!(!slow.is_cut());
         drop(never);
@@ -353,13 +363,11 @@ mod tests {
     #[tokio::test]
     async fn a_response_holds_its_memory() {
         let answers = Answers::new(LIMIT, PATIENCE);
-        let mut request = Extensions::new();
-        request.insert(peer());
         let topic = v1::TopicMetadata { name: "x".repeat(100_000), ..v1::TopicMetadata::default() };
         let message = v1::MetadataResponse { topics: vec![topic], ..v1::MetadataResponse::default() };
-        let made = answers.response(&request, || message.clone()).await.unwrap();
         let bytes = message.encoded_len();
-        assert_eq!(answers.used(), bytes);
+        let made = answers.room(bytes + 1).await.unwrap().response(Some(&peer()), message.clone());
+        assert_eq!(answers.used(), bytes + 1);
         let encoded = Bytes::from(message.encode_to_vec());
         let body = Body::new(http_body_util::Full::new(encoded.clone()));
         let mut response = http::Response::new(body);

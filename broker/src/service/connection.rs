@@ -18,6 +18,9 @@ use tonic::transport::server::Connected;
 /// A client that has sent less has not greeted: keep-alives begin after that.
 const GREETING: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
+/// Who takes so many bytes of its answers does not stand still.
+const PROGRESS: usize = 1 << 20;
+
 /// The other side of a connection. Requests carry it among their extensions.
 #[derive(Clone, Debug)]
 pub struct Peer {
@@ -28,17 +31,26 @@ pub struct Peer {
 #[derive(Debug)]
 struct State {
     cut: CancellationToken,
-    /// When it last took some of an answer.
-    taken_at: Mutex<Instant>,
-    turn: Arc<Semaphore>,
+    taken: Mutex<Taken>,
+    produces: Arc<Semaphore>,
+    questions: Arc<Semaphore>,
+}
+
+/// What a peer took of its answers.
+#[derive(Debug)]
+struct Taken {
+    bytes: usize,
+    /// When they last were [`PROGRESS`], from which they count anew.
+    at: Instant,
 }
 
 impl Peer {
     /// A peer at this address.
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
-        let (cut, taken_at) = (CancellationToken::new(), Mutex::new(Instant::now()));
-        Self { address, state: Arc::new(State { cut, taken_at, turn: Arc::new(Semaphore::new(1)) }) }
+        let [produces, questions] = [(); 2].map(|()| Arc::new(Semaphore::new(1)));
+        let taken = Mutex::new(Taken { bytes: 0, at: Instant::now() });
+        Self { address, state: Arc::new(State { cut: CancellationToken::new(), taken, produces, questions }) }
     }
 
     /// Ends the connection, with all that was to be sent on it.
@@ -53,22 +65,32 @@ impl Peer {
     }
 
     /// It took some of an answer.
-    pub fn takes(&self) {
-        *self.state.taken_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    pub fn takes(&self, bytes: usize) {
+        let mut taken = self.state.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.bytes += bytes;
+        if taken.bytes >= PROGRESS {
+            *taken = Taken { bytes: 0, at: Instant::now() };
+        }
     }
 
-    /// When it last did.
+    /// When it last had taken enough of them.
     #[must_use]
     pub fn taken_at(&self) -> Instant {
-        *self.state.taken_at.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.taken.lock().unwrap_or_else(PoisonError::into_inner).at
     }
 
-    /// The right of one request of the connection to wait for memory, unless
-    /// another has it. What waits is not read, and more of them could fill the
-    /// connection's window, so that those which have memory could not go on.
+    /// The right of one produce request of the connection to wait for memory,
+    /// unless another has it. What waits is not read, and more of them could fill
+    /// the connection's window, so that those which have memory could not go on.
     #[must_use]
-    pub fn turn(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.state.turn).try_acquire_owned().ok()
+    pub fn produce_turn(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.state.produces).try_acquire_owned().ok()
+    }
+
+    /// The same of the other requests.
+    #[must_use]
+    pub fn question_turn(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.state.questions).try_acquire_owned().ok()
     }
 }
 

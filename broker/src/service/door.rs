@@ -101,9 +101,8 @@ impl Service<Request<Body>> for LogDoor {
     }
 }
 
-async fn fetch(door: Arc<Door>, peer: Peer, mut request: Request<Body>, limit: usize) -> Response<Body> {
-    // Its positions are kept until it is answered, and so is their memory.
-    let _kept = request.extensions_mut().remove::<Held>();
+async fn fetch(door: Arc<Door>, peer: Peer, request: Request<Body>, limit: usize) -> Response<Body> {
+    // The body, and the memory of the request with it, is gone before the wait.
     let request = requests::<v1::FetchRequest>(request.into_body(), limit).message().await;
     let found = match request {
         Ok(Some(request)) => door.fetch(request).await.map_err(Status::from),
@@ -210,7 +209,12 @@ impl http_body::Body for Answer {
 
 /// The message, which holds its memory until this client has it.
 pub fn held(found: Found, peer: &Peer) -> VecDeque<Bytes> {
-    let pins_records = found.pins_records();
+    let pins = |batches: &Batches| {
+        // Smaller ones are copied.
+        batches.pins_records && batches.pieces.iter().any(|piece| piece.len() >= SHARE_FROM)
+    };
+    let pins_records =
+        found.fetched.iter().any(|fetched| fetched.outcome.as_ref().is_ok_and(|slice| pins(&slice.batches)));
     let Found { fetched, room } = found;
     room.hold(encode(fetched), peer.clone(), pins_records)
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use quire_proto::id::Offset;
 use quire_proto::v1::{self, ErrorReason};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::failure::{self, Failure};
@@ -14,13 +15,20 @@ use crate::log::reader::Turn;
 use crate::log::stored::Batches;
 use crate::log::waiter::Waiter;
 use crate::service::answers::Room;
-use crate::service::{Door, check_names, plain};
+use crate::service::{Door, check_count, check_names, plain};
 
 /// An answer has at most this many bytes of batches, but for its first batch.
 pub const BYTES_MAX: usize = 32 << 20;
 
 /// What a result takes beside its batches.
 const RESULT_BYTES: usize = 128;
+
+/// What a partition that is asked for takes until it is answered.
+const ASKED_BYTES: usize = 512;
+
+/// Answers that become plain messages at once: one message may be many times
+/// larger than the batch that it is in.
+const PLAIN: usize = 4;
 
 /// Bytes of one partition where the request does not say.
 pub const PARTITION_BYTES: usize = 1 << 20;
@@ -67,7 +75,7 @@ impl Slice {
     ///
     /// # Errors
     /// When the first batch cannot be read.
-    fn into_messages(self, left: &mut usize) -> Result<Self, Failure> {
+    fn into_messages(self, left: &mut plain::Left) -> Result<Self, Failure> {
         let (messages, next) = plain::messages(self.batches.into_bytes(), self.from, self.next, left)?;
         Ok(Self { next, batches: Batches::default(), messages, ..self })
     }
@@ -110,17 +118,10 @@ impl Found {
         self.fetched.iter().map(Fetched::bytes).sum()
     }
 
-    /// Whether some are slices of records that are charged.
+    /// What the answer has beside them.
     #[must_use]
-    pub fn pins_records(&self) -> bool {
-        let pins = |fetched: &Fetched| fetched.outcome.as_ref().is_ok_and(|slice| slice.batches.pins_records);
-        self.fetched.iter().any(pins)
-    }
-
-    /// With plain messages instead of batches, at most so many bytes.
-    #[must_use]
-    pub fn into_plain(self, left: usize) -> Self {
-        Self { fetched: plain::convert(self.fetched, left), ..self }
+    pub fn own_bytes(&self) -> usize {
+        self.fetched.iter().map(Fetched::own_bytes).sum()
     }
 }
 
@@ -132,9 +133,13 @@ impl Fetched {
     }
 
     /// What the answer has of it beside its batches.
-    fn own_bytes(&self) -> usize {
-        let error = self.outcome.as_ref().err().map_or(0, |failure| failure.message.len());
-        RESULT_BYTES + self.topic.len() + error
+    #[must_use]
+    pub fn own_bytes(&self) -> usize {
+        let outcome = match &self.outcome {
+            Ok(slice) => plain::size(&slice.messages),
+            Err(failure) => failure.message.len(),
+        };
+        RESULT_BYTES + self.topic.len() + outcome
     }
 
     /// Whether waiting cannot mend it.
@@ -142,9 +147,9 @@ impl Fetched {
         self.outcome.as_ref().is_err_and(|failure| failure.reason != ErrorReason::NotReady)
     }
 
-    /// With plain messages instead of batches, of which so many bytes are left.
+    /// With plain messages instead of batches.
     #[must_use]
-    pub fn into_plain(self, left: &mut usize) -> Self {
+    pub fn into_plain(self, left: &mut plain::Left) -> Self {
         Self { outcome: self.outcome.and_then(|slice| slice.into_messages(left)), ..self }
     }
 
@@ -188,6 +193,7 @@ impl Door {
             let most = self.context.options.fetch_wait_max.as_millis();
             return Err(failure::invalid(format!("max_wait_ms is above {most}")));
         }
+        let _asked = self.asked(request.partitions.len()).await?;
         let positions = self.positions(request.partitions)?;
         let max_bytes = match request.max_bytes {
             0 => self.context.options.fetch_bytes,
@@ -198,10 +204,38 @@ impl Door {
         let plain = if request.plain { plain::BYTES_MAX } else { 0 };
         let mut found = self.fetch_until(&positions, min_bytes, max_bytes, plain, wait).await?;
         if found.bytes() == 0 {
-            found.room = self.answers.room(found.fetched.iter().map(Fetched::own_bytes).sum()).await?;
+            found.room = self.answers.room(found.own_bytes()).await?;
         }
         metrics::counter!("quire_broker_fetch_bytes_total").increment(found.bytes() as u64);
-        Ok(if request.plain { found.into_plain(plain::BYTES_MAX) } else { found })
+        if request.plain { self.plain(found, plain::BYTES_MAX).await } else { Ok(found) }
+    }
+
+    /// Memory for so many partitions that are asked for.
+    ///
+    /// # Errors
+    /// `INVALID_REQUEST`, `OVERLOADED`
+    pub async fn asked(&self, partitions: usize) -> Result<Room, Failure> {
+        check_count(partitions)?;
+        self.asked.room(partitions * ASKED_BYTES).await
+    }
+
+    /// With plain messages instead of batches, at most so many bytes but for the
+    /// first of them.
+    ///
+    /// # Errors
+    /// `OVERLOADED`
+    pub async fn plain(&self, found: Found, left: usize) -> Result<Found, Failure> {
+        static TURNS: Semaphore = Semaphore::const_new(PLAIN);
+        // The semaphore is never closed.
+        let _turn = TURNS.acquire().await;
+        let Found { fetched, mut room } = found;
+        let fetched = plain::convert(fetched, left);
+        let bytes = fetched.iter().map(Fetched::own_bytes).sum();
+        if bytes > room.bytes() {
+            drop(room);
+            room = self.answers.room(bytes).await?;
+        }
+        Ok(Found { fetched, room })
     }
 
     async fn fetch_until(

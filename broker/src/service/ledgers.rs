@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use prost::Message as _;
 use quire_ledger::message::{ReplicaState, Request as Ask, Response as Answer};
 use quire_metadata::ledger::{LedgerMetadata, LedgerState};
 use quire_metadata::view::{self, Link};
@@ -38,7 +39,9 @@ impl LedgerService for Ledgers {
         self.0.check_open()?;
         let v1::ListSegmentsRequest { topic, partition } = request.get_ref();
         let segments = self.0.list_segments(topic, *partition).await?;
-        self.0.answers.response(request.extensions(), || v1::ListSegmentsResponse { segments }).await
+        let answer = v1::ListSegmentsResponse { segments };
+        let room = self.0.answers.room(answer.encoded_len()).await?;
+        Ok(room.response(request.extensions().get(), answer))
     }
 
     async fn describe_ledger(

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use prost::Message as _;
 use quire_ledger::clock::Millis;
+use quire_metadata::topic::TOPIC_NAME_MAX;
 use quire_proto::batch::{Batch, Builder, Header, Producer, UNRESOLVED_MAX};
 use quire_proto::codec::Compression;
 use quire_proto::v1::{self, ErrorReason};
@@ -18,7 +19,8 @@ use crate::clock::wall_ms;
 use crate::failure::{self, Failure};
 use crate::log::PartitionLog;
 use crate::memory::Charge;
-use crate::service::{Door, check_names};
+use crate::service::answers::Room;
+use crate::service::{Door, check_count};
 use crate::shard::Inbox;
 use crate::shard::piece::{Acks, Piece};
 use crate::topic::TopicConfig;
@@ -26,6 +28,12 @@ use crate::topic::TopicConfig;
 /// How much longer than its deadline a request is waited for: the shards answer
 /// pieces that they did not append themselves.
 const GRACE: Duration = Duration::from_millis(250);
+
+/// What a part takes until it is answered, beside the name of its topic.
+const RESULT_BYTES: usize = 256;
+
+/// What a plain message takes beside its bytes.
+const MESSAGE_BYTES: usize = 64;
 
 /// A request may ask for at most this much time.
 const TIMEOUT_MAX: Duration = Duration::from_secs(300);
@@ -39,6 +47,8 @@ pub struct Submitted {
     outcomes: oneshot::Receiver<Vec<Outcome>>,
     began: Instant,
     deadline: Instant,
+    /// For its answer.
+    room: Room,
 }
 
 /// What its answer says of a partition's part.
@@ -64,7 +74,10 @@ impl Door {
     /// When the request as a whole is wrong; failures of partitions are in the
     /// outcomes.
     pub async fn submit(&self, request: v1::ProduceRequest) -> Result<Submitted, Failure> {
-        check_names(request.partitions.iter().map(|part| &*part.topic))?;
+        check_count(request.partitions.len())?;
+        let answer = request.partitions.iter().map(|part| RESULT_BYTES + part.topic.len()).sum();
+        // Before anything is written: it could not be said any more.
+        let room = self.acknowledgements.room(answer).await?;
         let began = Instant::now();
         let deadline = began + self.timeout(request.timeout_ms);
         let acks = acks_of(request.acks);
@@ -75,8 +88,9 @@ impl Door {
 
         let (call, replies, outcomes) = Call::new(partitions.len());
         let parts = partitions.iter().map(Part::of).collect();
-        let mut submitted = Submitted { correlation_id, parts, call, outcomes, began, deadline };
-        let charge = match self.admit(bytes, deadline).await {
+        let mut submitted = Submitted { correlation_id, parts, call, outcomes, began, deadline, room };
+        let messages: usize = partitions.iter().map(|part| part.messages.len()).sum();
+        let charge = match self.admit(bytes + messages * MESSAGE_BYTES, deadline).await {
             Ok(charge) => charge,
             Err(failure) => {
                 replies.into_iter().for_each(|reply| reply.end(Err(failure.clone())));
@@ -198,11 +212,11 @@ impl Door {
 
 impl Submitted {
     /// Waits for the outcomes. Parts that are not settled in time are unknown:
-    /// they may yet be written.
-    pub async fn finish(self) -> v1::ProduceResponse {
-        let Self { correlation_id, parts, call, mut outcomes, began, deadline } = self;
+    /// they may yet be written. The answer comes with its memory.
+    pub async fn finish(self) -> (v1::ProduceResponse, Room) {
+        let Self { correlation_id, parts, call, mut outcomes, began, deadline, room } = self;
         if parts.is_empty() {
-            return v1::ProduceResponse { correlation_id, results: Vec::new() };
+            return (v1::ProduceResponse { correlation_id, results: Vec::new() }, room);
         }
         let in_time = tokio::time::timeout_at(deadline + GRACE, &mut outcomes).await;
         let settled = match in_time {
@@ -215,18 +229,15 @@ impl Submitted {
         metrics::histogram!("quire_broker_produce_seconds").record(began.elapsed().as_secs_f64());
         let settled = settled.unwrap_or_default().into_iter().map(Some).chain(std::iter::repeat(None));
         let results = parts.into_iter().zip(settled).map(|(part, outcome)| part.result(outcome)).collect();
-        v1::ProduceResponse { correlation_id, results }
+        (v1::ProduceResponse { correlation_id, results }, room)
     }
 }
 
 impl Part {
     fn of(partition: &v1::ProducePartition) -> Self {
-        Self {
-            topic: partition.topic.clone(),
-            partition: partition.partition,
-            log: None,
-            log_append_time_ms: None,
-        }
+        // Of one that no topic can have, as much as there is room for.
+        let name = &partition.topic[..partition.topic.floor_char_boundary(TOPIC_NAME_MAX)];
+        Self { topic: name.to_owned(), partition: partition.partition, log: None, log_append_time_ms: None }
     }
 
     /// It was handed to its shard, which may yet write it.

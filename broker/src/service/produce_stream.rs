@@ -1,16 +1,19 @@
 //! Streamed produce: requests are handed to the shards in the order they come,
 //! answered as they are settled.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
 use quire_proto::v1;
 use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use crate::service::Door;
+use crate::service::answers::Sending;
+use crate::service::connection::Peer;
 use crate::service::produce::Submitted;
 use crate::service::receiving::Held;
 
@@ -18,20 +21,37 @@ use crate::service::receiving::Held;
 /// the stream is not read on, and its window pushes back.
 const IN_FLIGHT: usize = 512;
 
-type Response = Result<v1::ProduceResponse, Status>;
+/// A response, with its memory until it is sent.
+type Response = Result<(v1::ProduceResponse, Option<Sending>), Status>;
+
+/// What a client gets.
+pub type Responses = Pin<Box<dyn Stream<Item = Result<v1::ProduceResponse, Status>> + Send>>;
+
+/// As the client takes them.
+#[must_use]
+pub fn responses(settled: mpsc::Receiver<Response>) -> Responses {
+    let taken = |(response, sending): (_, Option<Sending>)| {
+        if let Some(sending) = sending {
+            sending.taken();
+        }
+        response
+    };
+    Box::pin(ReceiverStream::new(settled).map(move |settled| settled.map(taken)))
+}
 
 /// Serves one stream until its end, or until nobody listens. While a request
 /// waits for memory, or an answer for room, everything else goes on.
 pub async fn run(
     door: Arc<Door>,
     requests: impl Stream<Item = Result<v1::ProduceRequest, Status>>,
+    peer: Option<Peer>,
     arrived: Held,
     responses: mpsc::Sender<Response>,
 ) {
     // One after another: what waits keeps its place.
     let mut submitted = pin!(requests.then(|request| submit(&door, request, &arrived)));
     let mut in_flight = FuturesUnordered::new();
-    let mut settled: Option<v1::ProduceResponse> = None;
+    let mut settled = None;
     let mut broken = None;
     let mut open = true;
     while open || !in_flight.is_empty() || settled.is_some() {
@@ -42,7 +62,10 @@ pub async fn run(
                 Some(Err(status)) => (open, broken) = (false, Some(status)),
                 None => open = false,
             },
-            Some(response) = in_flight.next(), if settled.is_none() => settled = Some(response),
+            Some((response, room)) = in_flight.next(), if settled.is_none() => {
+                let sending = peer.clone().and_then(|peer| room.sending(peer, false));
+                settled = Some((response, sending));
+            }
             room = responses.reserve(), if settled.is_some() => match room {
                 Ok(room) => {
                     if let Some(response) = settled.take() {

@@ -42,12 +42,14 @@ struct Budget {
     limit: usize,
     /// The largest message.
     message_max: usize,
+    /// The right of one request of a connection to wait.
+    turn: fn(&Peer) -> Option<OwnedSemaphorePermit>,
 }
 
 impl Budget {
-    fn new(limit: usize, message_max: usize) -> Self {
+    fn new(limit: usize, message_max: usize, turn: fn(&Peer) -> Option<OwnedSemaphorePermit>) -> Self {
         let limit = limit.clamp(1 << 20, u32::MAX as usize);
-        Self { free: Arc::new(Semaphore::new(limit)), limit, message_max }
+        Self { free: Arc::new(Semaphore::new(limit)), limit, message_max, turn }
     }
 
     fn permits(&self, bytes: usize) -> u32 {
@@ -69,8 +71,8 @@ impl ReceivingLayer {
     /// take as long to arrive.
     #[must_use]
     pub fn new(produce_bytes: usize, produce_max: usize, patience: Duration) -> Self {
-        let produces = Budget::new(produce_bytes, produce_max);
-        let questions = Budget::new(produce_bytes / QUESTION_SHARE, QUESTION_MAX);
+        let produces = Budget::new(produce_bytes, produce_max, Peer::produce_turn);
+        let questions = Budget::new(produce_bytes / QUESTION_SHARE, QUESTION_MAX, Peer::question_turn);
         Self { produces, questions, patience }
     }
 }
@@ -122,7 +124,7 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for ReceivingService<S> {
 /// What a request consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Messages {
-    /// It is held until the body and the extensions are gone.
+    /// Its memory is held until the body and the extensions are gone.
     One,
     /// Its handler is done with each at the latest when it asks for the next.
     Many,
@@ -146,13 +148,7 @@ impl Held {
 
     /// The message is charged elsewhere, or done with.
     pub fn release(&self) {
-        drop(self.take());
-    }
-
-    /// From now on it is the caller's.
-    #[must_use]
-    pub fn take(&self) -> Option<OwnedSemaphorePermit> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 
@@ -211,6 +207,8 @@ impl Receiving {
                     Poll::Pending if self.may_wait() => return Poll::Pending,
                     Poll::Pending => return Poll::Ready(Some(Err(self.overloaded()))),
                 }
+                // One that has waited goes on waiting, though there may be enough.
+                self.free = PollSemaphore::new(Arc::clone(&self.budget.free));
                 (self.waits_for, self.turn, self.deadline) = (None, None, None);
                 return Poll::Ready(Some(Ok(Frame::data(self.split()))));
             }
@@ -238,8 +236,12 @@ impl Receiving {
     /// What there is of the message that has begun.
     fn split(&mut self) -> Bytes {
         let piece = self.framing.split(&mut self.rest);
-        if self.messages == Messages::OneAndSmall && self.framing.is_between() {
-            self.message_max = SMALL - 1;
+        if self.framing.is_between() {
+            self.message_max = match self.messages {
+                Messages::One => 0,
+                Messages::Many => self.budget.message_max,
+                Messages::OneAndSmall => SMALL - 1,
+            };
         }
         piece
     }
@@ -252,7 +254,7 @@ impl Receiving {
     /// Whether it is the one of its connection that may wait for memory.
     fn may_wait(&mut self) -> bool {
         let Some(peer) = &self.peer else { return true };
-        self.turn = self.turn.take().or_else(|| peer.turn());
+        self.turn = self.turn.take().or_else(|| (self.budget.turn)(peer));
         self.turn.is_some()
     }
 
@@ -398,6 +400,10 @@ mod tests {
         (tx, Receiving::new(inner, budget.clone(), None, PATIENCE, messages))
     }
 
+    fn budget(message_max: usize) -> Budget {
+        Budget::new(LIMIT, message_max, Peer::produce_turn)
+    }
+
     fn message(bytes: usize) -> Vec<u8> {
         let length = u32::try_from(bytes).unwrap();
         [&[0][..], &length.to_be_bytes(), &vec![7; bytes]].concat()
@@ -422,7 +428,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_message_takes_all_its_memory_before_it_is_read() {
-        let budget = Budget::new(LIMIT, LIMIT);
+        let budget = budget(LIMIT);
         let (one, mut first) = receiving(&budget, Messages::Many);
         let (two, mut second) = receiving(&budget, Messages::Many);
         let large = message(LIMIT * 3 / 4);
@@ -438,8 +444,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn where_one_message_is_due_no_second_comes() {
+        let budget = budget(LIMIT);
+        let (to, mut body) = receiving(&budget, Messages::One);
+        send(&to, &[message(10_000), message(1)].concat());
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap().len(), 10_005);
+        let refused = body.frame().await.unwrap().unwrap_err();
+        assert_eq!(refused.code(), tonic::Code::OutOfRange);
+        assert_eq!(used(&budget), 0);
+    }
+
+    #[tokio::test]
     async fn one_message_is_held_until_its_handler_lets_go() {
-        let budget = Budget::new(LIMIT, LIMIT);
+        let budget = budget(LIMIT);
         let (to, mut body) = receiving(&budget, Messages::One);
         let held = body.held.clone();
         send(&to, &message(10_000));
@@ -453,7 +470,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_message_that_does_not_come_whole_is_given_up() {
-        let budget = Budget::new(LIMIT, LIMIT);
+        let budget = budget(LIMIT);
         let (to, mut body) = receiving(&budget, Messages::Many);
         let quiet = tokio::time::timeout(PATIENCE * 10, body.frame()).await;
         assert!(quiet.is_err(), "a stream may be quiet between its messages");
@@ -472,7 +489,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_finds_no_memory_is_told_why() {
-        let budget = Budget::new(LIMIT, LIMIT);
+        let budget = budget(LIMIT);
         let all = budget.free.acquire_many(budget.permits(LIMIT)).await.unwrap();
         let (to, mut body) = receiving(&budget, Messages::Many);
         send(&to, &message(SMALL));
@@ -484,7 +501,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_request_of_a_connection_waits_and_small_ones_need_not() {
-        let budget = Budget::new(LIMIT, LIMIT);
+        let budget = budget(LIMIT);
         let all = Arc::clone(&budget.free).acquire_many_owned(budget.permits(LIMIT)).await.unwrap();
         let peer = Peer::new(([127, 0, 0, 1], 1).into());
         let of_peer = |bytes| {
@@ -506,12 +523,11 @@ mod tests {
 
     #[tokio::test]
     async fn after_the_first_only_small_messages_come_where_nobody_may_ask_for_them() {
-        let budget = Budget::new(LIMIT, LIMIT);
+        let budget = budget(LIMIT);
         let (to, mut body) = receiving(&budget, Messages::OneAndSmall);
-        let held = body.held.clone();
         send(&to, &message(10_000));
         assert_eq!(drain(&mut body).len(), 10_005);
-        assert!(held.take().is_none(), "the next was asked for");
+        assert_eq!(used(&budget), 0, "the next was asked for");
         send(&to, &message(SMALL - 1));
         assert_eq!(drain(&mut body).len(), SMALL - 1 + MESSAGE_HEADER);
         send(&to, &message(SMALL)[..100]);
@@ -522,7 +538,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_message_above_the_limit_is_refused_for_its_header() {
-        let budget = Budget::new(LIMIT, LIMIT - 1);
+        let budget = budget(LIMIT - 1);
         let (to, mut body) = receiving(&budget, Messages::Many);
         send(&to, &message(LIMIT)[..MESSAGE_HEADER]);
         let refused = body.frame().await.unwrap().unwrap_err();
@@ -537,7 +553,7 @@ mod tests {
             lengths in proptest::collection::vec(prop_oneof![Just(0_usize), 1..20_usize, 1000..70_000_usize], 0..12),
             cuts in proptest::collection::vec(1..40_000_usize, 1..40),
         ) {
-            let budget = Budget::new(LIMIT, LIMIT);
+            let budget = budget(LIMIT);
             let (to, mut body) = receiving(&budget, Messages::Many);
             let stream: Vec<u8> = lengths.iter().flat_map(|length| message(*length)).collect();
             let mut left = &stream[..];

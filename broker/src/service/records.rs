@@ -1,5 +1,6 @@
 //! LogService.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures_util::StreamExt;
@@ -10,18 +11,25 @@ use quire_proto::id::Nonce;
 use quire_proto::v1;
 use quire_proto::v1::log_service_server::LogService;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use uuid::Uuid;
 
 use crate::catalog::TopicEntry;
-use crate::failure;
+use crate::failure::{self, Failure};
 use crate::log::partition::Standing;
+use crate::service::connection::Peer;
 use crate::service::receiving::Held;
 use crate::service::{Door, check_names, produce_stream};
 
 /// Responses that wait for a stream's client.
 const RESPONSES: usize = 64;
+
+/// What a topic takes in an answer beside its name, and each of its partitions.
+const TOPIC_BYTES: usize = 128;
+const LEADER_BYTES: usize = 4;
+
+/// What an offset takes in an answer, or why there is none.
+const OFFSET_BYTES: usize = 512;
 
 /// Offsets that one request looks up at once.
 const LOOKUPS: usize = 16;
@@ -37,25 +45,29 @@ impl LogService for Records {
         request: Request<v1::MetadataRequest>,
     ) -> Result<Response<v1::MetadataResponse>, Status> {
         self.0.check_open()?;
-        let (_, extensions, v1::MetadataRequest { topics: asked }) = request.into_parts();
+        let (_, extensions, v1::MetadataRequest { topics: mut asked }) = request.into_parts();
         check_names(asked.iter().map(String::as_str))?;
-        let find = |name: String| match self.0.catalog.topic(&name) {
+        let mut named = HashSet::new();
+        asked.retain(|name| named.insert(name.clone()));
+        let catalog = &self.0.catalog;
+        let entries = if asked.is_empty() {
+            catalog.all().into_iter().map(|entry| (entry.topic.name.to_string(), Ok(entry))).collect()
+        } else {
+            asked.into_iter().map(|name| (name.clone(), catalog.topic(&name))).collect::<Vec<_>>()
+        };
+        let bytes = |(name, found): &(String, Result<Arc<TopicEntry>, Failure>)| match found {
+            Ok(entry) => TOPIC_BYTES + name.len() + entry.partitions.len() * LEADER_BYTES,
+            Err(failure) => TOPIC_BYTES + name.len() + failure.message.len(),
+        };
+        let room = self.0.answers.room(entries.iter().map(bytes).sum()).await?;
+        let describe = |(name, found): (String, Result<Arc<TopicEntry>, Failure>)| match found {
             Ok(entry) => describe(&entry),
-            Err(failure) => {
-                v1::TopicMetadata { name, error: Some(failure.into()), ..v1::TopicMetadata::default() }
-            }
+            Err(failure) => v1::TopicMetadata { name, error: Some(failure.into()), ..Default::default() },
         };
         let options = &self.0.context.options;
         let brokers = vec![v1::BrokerAddress { id: options.id.clone(), address: options.address.clone() }];
-        let answered = self.0.answers.response(&extensions, || {
-            let topics = if asked.is_empty() {
-                self.0.catalog.all().iter().map(|entry| describe(entry)).collect()
-            } else {
-                asked.into_iter().map(find).collect()
-            };
-            v1::MetadataResponse { brokers, topics }
-        });
-        answered.await
+        let topics = entries.into_iter().map(describe).collect();
+        Ok(room.response(extensions.get(), v1::MetadataResponse { brokers, topics }))
     }
 
     async fn init_producer(
@@ -73,12 +85,14 @@ impl LogService for Records {
     ) -> Result<Response<v1::ProduceResponse>, Status> {
         // The extensions hold the memory that the request arrived in.
         let (_, extensions, request) = request.into_parts();
+        let peer = extensions.get::<Peer>().cloned();
         let submitted = self.0.submit(request).await?;
         drop(extensions);
-        Ok(Response::new(submitted.finish().await))
+        let (answer, room) = submitted.finish().await;
+        Ok(room.response(peer.as_ref(), answer))
     }
 
-    type ProduceStreamStream = ReceiverStream<Result<v1::ProduceResponse, Status>>;
+    type ProduceStreamStream = produce_stream::Responses;
 
     async fn produce_stream(
         &self,
@@ -88,9 +102,10 @@ impl LogService for Records {
         let (tx, rx) = mpsc::channel(RESPONSES);
         let (_, mut extensions, requests) = request.into_parts();
         let arrived = extensions.remove::<Held>().unwrap_or_default();
-        let serve = produce_stream::run(Arc::clone(&self.0), requests, arrived, tx);
+        let peer = extensions.remove::<Peer>();
+        let serve = produce_stream::run(Arc::clone(&self.0), requests, peer, arrived, tx);
         self.0.context.spawn(serve);
-        Ok(Response::new(ReceiverStream::new(rx)))
+        Ok(Response::new(produce_stream::responses(rx)))
     }
 
     async fn fetch(
@@ -115,12 +130,14 @@ impl LogService for Records {
     ) -> Result<Response<v1::ListOffsetsResponse>, Status> {
         let (_, extensions, v1::ListOffsetsRequest { partitions }) = request.into_parts();
         check_names(partitions.iter().map(|asked| &*asked.topic))?;
+        let bytes = partitions.iter().map(|asked| OFFSET_BYTES + asked.topic.len()).sum();
+        let room = self.0.answers.room(bytes).await?;
         let lookups = partitions.into_iter().map(|asked| {
             let door = Arc::clone(&self.0);
             async move { door.list_offset(asked).await }
         });
         let results = stream::iter(lookups).buffered(LOOKUPS).collect().await;
-        self.0.answers.response(&extensions, || v1::ListOffsetsResponse { results }).await
+        Ok(room.response(extensions.get(), v1::ListOffsetsResponse { results }))
     }
 }
 

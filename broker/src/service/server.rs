@@ -30,7 +30,7 @@ const FRAME_BYTES: u32 = 128 << 10;
 /// What a client may send before it is read: of one request or stream, and of
 /// its connection, where streams that wait for memory must not hold up the others.
 const STREAM_WINDOW: u32 = 2 << 20;
-const CONNECTION_WINDOW: u32 = 16 << 20;
+const CONNECTION_WINDOW: u32 = 8 << 20;
 
 /// A request has at most this many bytes: the largest batch and what is around
 /// it.

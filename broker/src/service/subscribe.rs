@@ -9,9 +9,10 @@ use tonic::{Status, Streaming};
 
 use crate::failure::{self, Failure};
 use crate::service::Door;
+use crate::service::answers::Room;
 use crate::service::connection::Peer;
 use crate::service::door::{self, Pushed};
-use crate::service::fetch::{Found, Position, Watching};
+use crate::service::fetch::{Fetched, Found, Position, Watching};
 use crate::service::receiving::Held;
 
 /// Bytes of batches, or of plain messages, in one message.
@@ -23,6 +24,8 @@ struct Subscription {
     positions: Vec<Position>,
     credit: u64,
     plain: bool,
+    /// The memory of the positions.
+    _asked: Room,
 }
 
 /// Serves one subscription until its client has gone, or has no credit and no
@@ -34,12 +37,11 @@ pub async fn run(
     arrived: Held,
     responses: mpsc::Sender<Pushed>,
 ) {
-    let begun = begin(door, requests.next().await);
-    // Its positions are kept, and so is their memory.
-    let _kept = arrived.take();
+    let begun = begin(door, requests.next().await).await;
+    arrived.release();
     let ended = match begun {
         Ok(subscription) => subscription.serve(requests, &peer, &responses).await,
-        Err(failure) => Err(failure.into()),
+        Err(status) => Err(status),
     };
     if let Err(status) = ended {
         // The client may have gone meanwhile.
@@ -47,21 +49,22 @@ pub async fn run(
     }
 }
 
-fn begin(
+async fn begin(
     door: Arc<Door>,
     first: Option<Result<v1::SubscribeRequest, Status>>,
-) -> Result<Subscription, Failure> {
+) -> Result<Subscription, Status> {
     use v1::subscribe_request::Request;
-    let Some(Ok(v1::SubscribeRequest { request: Some(Request::Start(start)) })) = first else {
-        return Err(failure::invalid("the first message of a subscription must be its start"));
+    let Some(v1::SubscribeRequest { request: Some(Request::Start(start)) }) = first.transpose()? else {
+        return Err(failure::invalid("the first message of a subscription must be its start").into());
     };
     door.check_open()?;
+    let asked = door.asked(start.partitions.len()).await?;
     let positions = door.positions(start.partitions)?;
     if positions.is_empty() {
-        return Err(failure::invalid("a subscription must name partitions"));
+        return Err(failure::invalid("a subscription must name partitions").into());
     }
     metrics::counter!("quire_broker_subscriptions_total").increment(1);
-    Ok(Subscription { door, positions, credit: start.credit_bytes, plain: start.plain })
+    Ok(Subscription { door, positions, credit: start.credit_bytes, plain: start.plain, _asked: asked })
 }
 
 impl Subscription {
@@ -117,16 +120,12 @@ impl Subscription {
     /// What can be sent now. A partition that failed is told of and left out
     /// from then on; one that is not ready is waited for, and so is memory.
     async fn push(&mut self) -> Result<Found, Failure> {
-        let plain = if self.plain { MESSAGE_BYTES } else { 0 };
-        let budget = usize::try_from(self.credit).unwrap_or(usize::MAX).min(MESSAGE_BYTES);
-        let found = loop {
-            match self.door.collect(&self.positions, budget, plain).await {
+        let (bytes, Found { fetched, mut room }) = loop {
+            match self.look().await {
                 Err(failure) if failure.reason == ErrorReason::Overloaded => {}
-                collected => break collected?,
+                looked => break looked?,
             }
         };
-        let bytes: Vec<u64> = found.fetched.iter().map(|fetched| fetched.bytes() as u64).collect();
-        let Found { fetched, room } = if self.plain { found.into_plain(MESSAGE_BYTES) } else { found };
         let mut pushed = Vec::new();
         let mut failed = Vec::new();
         for (at, fetched) in fetched.into_iter().enumerate() {
@@ -148,6 +147,31 @@ impl Subscription {
         for at in failed.into_iter().rev() {
             self.positions.remove(at);
         }
+        // Failures take memory, too.
+        let own = pushed.iter().map(Fetched::own_bytes).sum();
+        if bytes.iter().all(|bytes| *bytes == 0) {
+            room = self.room(own).await?;
+        }
         Ok(Found { fetched: pushed, room })
+    }
+
+    /// Memory for so many bytes, once there is.
+    async fn room(&self, bytes: usize) -> Result<Room, Failure> {
+        loop {
+            match self.door.answers.room(bytes).await {
+                Err(failure) if failure.reason == ErrorReason::Overloaded => {}
+                taken => return taken,
+            }
+        }
+    }
+
+    /// What there is now, and how many bytes of batches it has or was made of.
+    async fn look(&self) -> Result<(Vec<u64>, Found), Failure> {
+        let plain = if self.plain { MESSAGE_BYTES } else { 0 };
+        let budget = usize::try_from(self.credit).unwrap_or(usize::MAX).min(MESSAGE_BYTES);
+        let found = self.door.collect(&self.positions, budget, plain).await?;
+        let bytes = found.fetched.iter().map(|fetched| fetched.bytes() as u64).collect();
+        let found = if self.plain { self.door.plain(found, MESSAGE_BYTES).await? } else { found };
+        Ok((bytes, found))
     }
 }

@@ -27,6 +27,10 @@ use crate::topic::TopicConfig;
 /// How long a creation or deletion waits to be seen by this broker.
 const SETTLE: Duration = Duration::from_secs(5);
 
+/// What a topic and a partition take in an answer.
+const TOPIC_BYTES: usize = 512;
+const PARTITION_BYTES: usize = 256;
+
 /// How often a deletion starts anew because the topic changed meanwhile.
 const ATTEMPTS: usize = 8;
 
@@ -51,10 +55,10 @@ impl TopicService for Topics {
         request: Request<v1::ListTopicsRequest>,
     ) -> Result<Response<v1::ListTopicsResponse>, Status> {
         self.0.check_open()?;
-        let topics = || self.0.catalog.all().iter().map(|entry| public(entry)).collect();
-        let answered =
-            self.0.answers.response(request.extensions(), || v1::ListTopicsResponse { topics: topics() });
-        answered.await
+        let all = self.0.catalog.all();
+        let room = self.0.answers.room(all.len() * TOPIC_BYTES).await?;
+        let topics = all.iter().map(|entry| public(entry)).collect();
+        Ok(room.response(request.extensions().get(), v1::ListTopicsResponse { topics }))
     }
 
     async fn describe_topic(
@@ -63,11 +67,10 @@ impl TopicService for Topics {
     ) -> Result<Response<v1::DescribeTopicResponse>, Status> {
         self.0.check_open()?;
         let entry = self.0.catalog.topic(&request.get_ref().name)?;
-        let answered = self.0.answers.response(request.extensions(), || {
-            let partitions = entry.partitions.iter().map(|log| self.0.describe(log)).collect();
-            v1::DescribeTopicResponse { topic: Some(public(&entry)), partitions }
-        });
-        answered.await
+        let room = self.0.answers.room(entry.partitions.len() * PARTITION_BYTES).await?;
+        let partitions = entry.partitions.iter().map(|log| self.0.describe(log)).collect();
+        let described = v1::DescribeTopicResponse { topic: Some(public(&entry)), partitions };
+        Ok(room.response(request.extensions().get(), described))
     }
 
     async fn delete_topic(

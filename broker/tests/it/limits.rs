@@ -17,7 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use crate::server::{PATIENCE, Server, batch, fetch, options, request, status_reason};
+use crate::server::{PATIENCE, Server, batch, fetch, options, reason, request, status_reason};
 
 const CLIENT_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -201,7 +201,6 @@ async fn a_name_that_no_topic_can_have_is_not_repeated() {
     let asked = v1::ListOffsetsPartition { topic: long.clone(), ..v1::ListOffsetsPartition::default() };
     let refused = [
         server.log.fetch(fetch(&long, 0, 0)).await.unwrap_err(),
-        server.log.produce(request(&long, 0, &[batch(&["a"])])).await.unwrap_err(),
         server.log.list_offsets(v1::ListOffsetsRequest { partitions: vec![asked] }).await.unwrap_err(),
         server.log.metadata(v1::MetadataRequest { topics: vec![long.clone()] }).await.unwrap_err(),
     ];
@@ -209,4 +208,39 @@ async fn a_name_that_no_topic_can_have_is_not_repeated() {
         assert_eq!(status.message(), "a topic's name of 250 bytes: it has at most 249");
         assert_eq!(status_reason::<()>(Err(status)), v1::ErrorReason::InvalidRequest);
     }
+    // What else is produced goes on.
+    let mut both = request(&long, 0, &[batch(&["a"])]);
+    server.create("t", 1, &[]).await;
+    both.partitions.extend(request("t", 0, &[batch(&["a"])]).partitions);
+    let results = server.log.produce(both).await.unwrap().into_inner().results;
+    assert_eq!(reason(&results[0].error), v1::ErrorReason::InvalidRequest);
+    assert_eq!(results[0].topic.len(), 249);
+    assert_eq!(results[1].error, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_that_finds_no_memory_may_be_tried_again() {
+    let server = Server::with(small()).await;
+    // All that there is for questions is half-sent.
+    let (mut client, _connection) = connect(server.address).await;
+    let large = framed(&v1::MetadataRequest { topics: vec!["t".repeat(4 << 20)] });
+    let (_response, mut begun) = call(&mut client, "Metadata");
+    let claim = [&[0][..], &(4_u32 << 20).to_be_bytes(), &large[5..10_000]].concat();
+    begun.send_data(claim.into(), false).unwrap();
+    tokio::time::sleep(CLIENT_PATIENCE / 4).await;
+    let names = (0..500).map(|at| v1::FetchPartition { topic: format!("topic-{at}"), ..Default::default() });
+    let start = v1::SubscribeStart { partitions: names.collect(), ..v1::SubscribeStart::default() };
+    let subscribe = v1::SubscribeRequest { request: Some(Request::Start(start)) };
+    let mut answers = [1, 2].map(|_| {
+        let mut log = server.log.clone();
+        let subscribe = subscribe.clone();
+        Box::pin(
+            async move { log.subscribe(futures_util::stream::iter([subscribe])).await.unwrap().into_inner() },
+        )
+    });
+    // One waits until the other request is given up, the other is refused.
+    let ended = join_all(answers.iter_mut().map(async |answer| answer.await.message().await));
+    let ended = tokio::time::timeout(PATIENCE, ended).await.expect("both are answered");
+    let refused: Vec<_> = ended.into_iter().filter(Result::is_err).map(status_reason).collect();
+    assert_eq!(refused, [v1::ErrorReason::Overloaded]);
 }

@@ -47,6 +47,8 @@ fn door(inbox: &Arc<Inbox>) -> Arc<Door> {
         registration: Arc::default(),
         producers: Default::default(),
         answers: Answers::new(1 << 20, PATIENCE),
+        acknowledgements: Answers::new(1 << 20, PATIENCE),
+        asked: Answers::new(1 << 20, PATIENCE),
     })
 }
 
@@ -68,7 +70,7 @@ async fn what_is_settled_is_answered_while_the_next_request_waits_for_memory() {
     let memory = Arc::clone(&door.context.memory);
     let (requests, incoming) = mpsc::channel(8);
     let (outgoing, mut responses) = mpsc::channel(8);
-    let serving = tokio::spawn(run(door, ReceiverStream::new(incoming), Held::default(), outgoing));
+    let serving = tokio::spawn(run(door, ReceiverStream::new(incoming), None, Held::default(), outgoing));
     requests.send(request(1)).await.unwrap();
     let first = piece(&inbox).await;
     // All that is left, as far as it is even.
@@ -82,10 +84,10 @@ async fn what_is_settled_is_answered_while_the_next_request_waits_for_memory() {
     timeout(PATIENCE, waits).await.expect("the second waits");
     first.reply.end(Err(failure::shutting_down()));
     let answer = timeout(PATIENCE, responses.recv()).await.expect("the first is answered");
-    assert_eq!(answer.unwrap().unwrap().correlation_id, 1);
+    assert_eq!(answer.unwrap().unwrap().0.correlation_id, 1);
     drop(others);
     piece(&inbox).await.reply.end(Err(failure::shutting_down()));
     drop(requests);
-    assert_eq!(responses.recv().await.unwrap().unwrap().correlation_id, 2);
+    assert_eq!(responses.recv().await.unwrap().unwrap().0.correlation_id, 2);
     timeout(PATIENCE, serving).await.expect("it ends with its requests").unwrap();
 }

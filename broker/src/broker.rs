@@ -15,6 +15,7 @@ use quire_proto::v1::ledger_service_server::LedgerServiceServer;
 use quire_proto::v1::log_service_server::LogServiceServer;
 use quire_proto::v1::topic_service_server::TopicServiceServer;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -41,7 +42,7 @@ use crate::service::answers::Answers;
 use crate::service::ledgers::Ledgers;
 use crate::service::records::{ProducerIds, Records};
 use crate::service::topics::Topics;
-use crate::service::{Door, server};
+use crate::service::{Door, plain, server};
 use crate::shard::driver::Control;
 use crate::shard::{Inbox, Shard};
 
@@ -119,6 +120,7 @@ impl Broker {
             answers,
             acknowledgements,
             asked,
+            conversions: Semaphore::new(plain::CONVERSIONS),
         });
         let health = HealthReporter::new();
         let broker = Self { context: Arc::clone(&door.context), door, pool, shards, running, health };

@@ -28,6 +28,7 @@ use std::sync::Arc;
 
 use quire_metadata::topic::TOPIC_NAME_MAX;
 use quire_proto::v1;
+use tokio::sync::Semaphore;
 
 use crate::catalog::{Catalog, TopicEntry};
 use crate::context::Context;
@@ -81,6 +82,8 @@ pub struct Door {
     pub acknowledgements: Arc<Answers>,
     /// Memory of what those who read ask for, until it is answered.
     pub asked: Arc<Answers>,
+    /// Turns to make plain messages of batches.
+    pub conversions: Semaphore,
 }
 
 impl Door {

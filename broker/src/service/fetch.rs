@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use quire_proto::id::Offset;
 use quire_proto::v1::{self, ErrorReason};
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::failure::{self, Failure};
@@ -25,10 +24,6 @@ const RESULT_BYTES: usize = 128;
 
 /// What a partition that is asked for takes until it is answered.
 const ASKED_BYTES: usize = 512;
-
-/// Answers that become plain messages at once: one message may be many times
-/// larger than the batch that it is in.
-const PLAIN: usize = 4;
 
 /// Bytes of one partition where the request does not say.
 pub const PARTITION_BYTES: usize = 1 << 20;
@@ -225,9 +220,8 @@ impl Door {
     /// # Errors
     /// `OVERLOADED`
     pub async fn plain(&self, found: Found, left: usize) -> Result<Found, Failure> {
-        static TURNS: Semaphore = Semaphore::const_new(PLAIN);
         // The semaphore is never closed.
-        let _turn = TURNS.acquire().await;
+        let _turn = self.conversions.acquire().await;
         let Found { fetched, mut room } = found;
         let fetched = plain::convert(fetched, left);
         let bytes = fetched.iter().map(Fetched::own_bytes).sum();

@@ -5,6 +5,7 @@ use quire_metadata::store::Revision;
 use quire_metadata::topic::Topic;
 use quire_metadata::typed::Versioned;
 use quire_proto::id::{Epoch, Offset, TopicId};
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -49,6 +50,7 @@ fn door(inbox: &Arc<Inbox>) -> Arc<Door> {
         answers: Answers::new(1 << 20, PATIENCE),
         acknowledgements: Answers::new(1 << 20, PATIENCE),
         asked: Answers::new(1 << 20, PATIENCE),
+        conversions: Semaphore::new(1),
     })
 }
 

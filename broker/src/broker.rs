@@ -15,7 +15,6 @@ use quire_proto::v1::ledger_service_server::LedgerServiceServer;
 use quire_proto::v1::log_service_server::LogServiceServer;
 use quire_proto::v1::topic_service_server::TopicServiceServer;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -42,7 +41,7 @@ use crate::service::answers::Answers;
 use crate::service::ledgers::Ledgers;
 use crate::service::records::{ProducerIds, Records};
 use crate::service::topics::Topics;
-use crate::service::{Door, plain, server};
+use crate::service::{Door, server};
 use crate::shard::driver::Control;
 use crate::shard::{Inbox, Shard};
 
@@ -104,10 +103,11 @@ impl Broker {
         let cold = Cold::new(Arc::clone(&context.bookies), context.options.read_cache_bytes);
         let reader = Reader::new(Arc::new(cold));
         let producers = ProducerIds::default();
-        let [answers, acknowledgements, asked] = [5, 1, 2].map(|share| {
-            Answers::new(context.options.answer_bytes / 8 * share, context.options.client_patience)
-        });
-        for sent in [&answers, &acknowledgements] {
+        let Options { answer_bytes, client_patience, .. } = context.options;
+        let part = answer_bytes / 8;
+        let answers = Answers::new("answers with records", 5 * part, client_patience);
+        let replies = Answers::new("answers without records", part, client_patience);
+        for sent in [&answers, &replies] {
             context.spawn(Arc::clone(sent).watch(Arc::clone(&context.memory)));
         }
         let door = Arc::new(Door {
@@ -118,9 +118,10 @@ impl Broker {
             registration,
             producers,
             answers,
-            acknowledgements,
-            asked,
-            conversions: Semaphore::new(plain::CONVERSIONS),
+            replies,
+            fetches: Answers::new("fetches", part, client_patience),
+            // Nobody knows for how long one lasts: it is not waited for.
+            subscriptions: Answers::new("subscriptions", part, Duration::ZERO),
         });
         let health = HealthReporter::new();
         let broker = Self { context: Arc::clone(&door.context), door, pool, shards, running, health };
@@ -208,7 +209,10 @@ async fn sample(door: Arc<Door>) {
         metrics::gauge!("quire_broker_memory_bytes").set(as_gauge(context.memory.used()));
         metrics::gauge!("quire_broker_tail_cache_bytes").set(as_gauge(context.tails.used()));
         metrics::gauge!("quire_broker_answer_bytes").set(as_gauge(
-            [&door.answers, &door.acknowledgements, &door.asked].map(|answers| answers.used()).iter().sum(),
+            [&door.answers, &door.replies, &door.fetches, &door.subscriptions]
+                .map(|answers| answers.used())
+                .iter()
+                .sum(),
         ));
         let topics = door.catalog.all();
         let partitions = topics.iter().flat_map(|topic| &topic.partitions);

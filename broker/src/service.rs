@@ -28,7 +28,6 @@ use std::sync::Arc;
 
 use quire_metadata::topic::TOPIC_NAME_MAX;
 use quire_proto::v1;
-use tokio::sync::Semaphore;
 
 use crate::catalog::{Catalog, TopicEntry};
 use crate::context::Context;
@@ -76,14 +75,14 @@ pub struct Door {
     pub reader: Reader,
     pub registration: Arc<Registration>,
     pub producers: records::ProducerIds,
-    /// Memory of answers to those who read.
+    /// Memory of answers with records.
     pub answers: Arc<Answers>,
-    /// The same of those to producers, which need not wait for readers.
-    pub acknowledgements: Arc<Answers>,
-    /// Memory of what those who read ask for, until it is answered.
-    pub asked: Arc<Answers>,
-    /// Turns to make plain messages of batches.
-    pub conversions: Semaphore,
+    /// Of all others, which need not wait for those.
+    pub replies: Arc<Answers>,
+    /// Of what fetches ask for, until they are answered.
+    pub fetches: Arc<Answers>,
+    /// Of what is subscribed to.
+    pub subscriptions: Arc<Answers>,
 }
 
 impl Door {

@@ -29,19 +29,7 @@ pub struct Reader {
 
 /// A request's right to read from bookies, from when it first does so.
 #[derive(Debug, Default)]
-pub struct Turn<'a> {
-    permit: Option<SemaphorePermit<'a>>,
-    /// Whether there is anything that it was read for.
-    found: bool,
-}
-
-impl Turn<'_> {
-    /// Whether what was read takes memory.
-    #[must_use]
-    pub const fn has_found(&self) -> bool {
-        self.found
-    }
-}
+pub struct Turn<'a>(Option<SemaphorePermit<'a>>);
 
 impl Reader {
     /// Reads what is not in memory through these caches.
@@ -74,13 +62,11 @@ impl Reader {
                 }
                 Ok(Found::End) => return Ok(at),
                 Ok(Found::Cold(segment)) => {
-                    if turn.permit.is_none() {
+                    if turn.0.is_none() {
                         // The semaphore is never closed.
-                        turn.permit = self.cold_reads.acquire().await.ok();
+                        turn.0 = self.cold_reads.acquire().await.ok();
                     }
-                    let read = self.read_cold(log, &segment, &mut at, max_bytes, out).await;
-                    turn.found |= at > before;
-                    match read {
+                    match self.read_cold(log, &segment, &mut at, max_bytes, out).await {
                         Err(failure) if at == offset => Err(self.with_way_on(&segment, at, failure).await),
                         step => step,
                     }

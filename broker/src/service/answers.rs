@@ -21,8 +21,8 @@ use crate::failure::Failure;
 use crate::memory::{Memory, SMALL, Waiting};
 use crate::service::connection::Peer;
 
-/// Answers are sent in pieces of at most this many bytes: a client that takes
-/// one of them, of any stream, within the patience does not stand still.
+/// Answers are sent in pieces of at most this many bytes, so that it is seen how
+/// fast a client takes them.
 const PIECE_BYTES: usize = 64 << 10;
 
 /// How often within the patience it is looked who stands still.
@@ -31,6 +31,8 @@ const LOOKS: u32 = 6;
 /// Answers that are read or sent, of all clients.
 #[derive(Debug)]
 pub struct Answers {
+    /// For people: what they are.
+    what: &'static str,
     free: Arc<Semaphore>,
     limit: usize,
     /// How long a client may take nothing of an answer. Who waits for memory
@@ -75,9 +77,10 @@ struct Piece {
 impl Answers {
     /// For this many bytes at once.
     #[must_use]
-    pub fn new(limit: usize, patience: Duration) -> Arc<Self> {
+    pub fn new(what: &'static str, limit: usize, patience: Duration) -> Arc<Self> {
         let limit = limit.clamp(1 << 20, u32::MAX as usize);
         Arc::new(Self {
+            what,
             free: Arc::new(Semaphore::new(limit)),
             limit,
             patience,
@@ -93,34 +96,46 @@ impl Answers {
         self.limit - self.free.available_permits().min(self.limit)
     }
 
-    /// Takes this many bytes, in the order of asking, unless they are few.
+    /// Takes this many bytes, unless they are few, if there are so many.
+    #[must_use]
+    pub fn room_now(self: &Arc<Self>, bytes: usize) -> Option<Room> {
+        let permit = Arc::clone(&self.free).try_acquire_many_owned(self.permits(bytes)).ok()?;
+        Some(Room { answers: Arc::clone(self), permit })
+    }
+
+    /// The same, as soon as there are so many, in the order of asking.
     /// Cancel-safe.
     ///
     /// # Errors
     /// `OVERLOADED` when there are not so many for too long.
     pub async fn room(self: &Arc<Self>, bytes: usize) -> Result<Room, Failure> {
-        let bytes = if bytes < SMALL { 0 } else { bytes.min(self.limit) };
-        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
-        if let Ok(permit) = Arc::clone(&self.free).try_acquire_many_owned(permits) {
-            return Ok(Room { answers: Arc::clone(self), permit });
+        if let Some(room) = self.room_now(bytes) {
+            return Ok(room);
         }
         let _waiting = Waiting::new(&self.waiting);
-        let acquired = Arc::clone(&self.free).acquire_many_owned(permits);
+        let acquired = Arc::clone(&self.free).acquire_many_owned(self.permits(bytes));
         match tokio::time::timeout(2 * self.patience, acquired).await {
             Ok(Ok(permit)) => Ok(Room { answers: Arc::clone(self), permit }),
             // The semaphore is never closed.
-            Ok(Err(_)) | Err(_) => {
-                metrics::counter!("quire_broker_overloaded_total").increment(1);
-                let limit = self.limit;
-                Err(Failure::new(
-                    ErrorReason::Overloaded,
-                    format!(
-                        "the broker's memory for answers ({limit} bytes) is in use: readers ask for more than \
-                         they take; try again, or raise answer_bytes"
-                    ),
-                ))
-            }
+            Ok(Err(_)) | Err(_) => Err(self.overloaded()),
         }
+    }
+
+    /// There is no memory.
+    #[must_use]
+    pub fn overloaded(&self) -> Failure {
+        metrics::counter!("quire_broker_overloaded_total").increment(1);
+        let Self { what, limit, .. } = self;
+        let message = format!(
+            "the broker's memory for {what} ({limit} bytes) is in use: try again, or raise answer_bytes, of \
+             which it is a part"
+        );
+        Failure::new(ErrorReason::Overloaded, message)
+    }
+
+    fn permits(&self, bytes: usize) -> u32 {
+        let bytes = if bytes < SMALL { 0 } else { bytes.min(self.limit) };
+        u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
     /// Disconnects who stands still while somebody waits for what it holds: for
@@ -156,10 +171,10 @@ impl Answers {
 }
 
 impl Room {
-    /// What there is; of what needs none, nothing.
+    /// Whether it is as much as this many bytes take.
     #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.permit.num_permits()
+    pub fn covers(&self, bytes: usize) -> bool {
+        self.permit.num_permits() >= self.answers.permits(bytes) as usize
     }
 
     /// The pieces, which from now on hold the memory: it is freed with the last
@@ -298,7 +313,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_memory_of_an_answer_is_held_by_its_last_piece() {
-        let answers = Answers::new(LIMIT, PATIENCE);
+        let answers = Answers::new("answers", LIMIT, PATIENCE);
         let room = answers.room(LIMIT).await.unwrap();
         assert!(answers.room(SMALL).now_or_never().is_none());
         let mut pieces =
@@ -314,14 +329,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_finds_no_memory_is_told_why() {
-        let answers = Answers::new(LIMIT, PATIENCE);
+        let answers = Answers::new("answers", LIMIT, PATIENCE);
         let _room = answers.room(LIMIT).await.unwrap();
         assert_eq!(answers.room(SMALL).await.unwrap_err().reason, ErrorReason::Overloaded);
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_stands_still_is_disconnected_when_others_wait_and_who_is_slow_is_not() {
-        let answers = Answers::new(LIMIT, PATIENCE);
+        let answers = Answers::new("answers", LIMIT, PATIENCE);
         let watch = tokio::spawn(Arc::clone(&answers).watch(Memory::new(1 << 20)));
         let (slow, creeps, still) = (peer(), peer(), peer());
         let answer = || VecDeque::from([Bytes::from(vec![7; 2 << 20])]);
@@ -351,7 +366,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_small_answer_takes_nothing_and_waits_for_nobody() {
-        let answers = Answers::new(LIMIT, PATIENCE);
+        let answers = Answers::new("answers", LIMIT, PATIENCE);
         let all = answers.room(LIMIT).await.unwrap();
         let mut waiting = Box::pin(answers.room(SMALL));
         assert!(waiting.as_mut().now_or_never().is_none());
@@ -362,7 +377,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_response_holds_its_memory() {
-        let answers = Answers::new(LIMIT, PATIENCE);
+        let answers = Answers::new("answers", LIMIT, PATIENCE);
         let topic = v1::TopicMetadata { name: "x".repeat(100_000), ..v1::TopicMetadata::default() };
         let message = v1::MetadataResponse { topics: vec![topic], ..v1::MetadataResponse::default() };
         let bytes = message.encoded_len();
@@ -384,7 +399,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_stands_still_is_disconnected_for_what_it_holds_only() {
-        let (answers, records) = (Answers::new(LIMIT, PATIENCE), Memory::new(LIMIT));
+        let (answers, records) = (Answers::new("answers", LIMIT, PATIENCE), Memory::new(LIMIT));
         let watching = tokio::spawn(Arc::clone(&answers).watch(Arc::clone(&records)));
         let (pins, copied, small) = (peer(), peer(), peer());
         let _answers = [(&pins, 100_000, true), (&copied, 100_000, false), (&small, 100, true)].map(

@@ -23,7 +23,7 @@ pub const BYTES_MAX: usize = 32 << 20;
 const RESULT_BYTES: usize = 128;
 
 /// What a partition that is asked for takes until it is answered.
-const ASKED_BYTES: usize = 512;
+pub const ASKED_BYTES: usize = 256;
 
 /// Bytes of one partition where the request does not say.
 pub const PARTITION_BYTES: usize = 1 << 20;
@@ -56,11 +56,13 @@ pub struct Fetched {
 }
 
 /// Batches of a partition.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Slice {
     pub from: Offset,
     pub next: Offset,
     pub batches: Batches,
+    /// Bytes of the batches, also once they are messages.
+    pub bytes: usize,
     /// Instead of batches, when they were asked for.
     pub messages: Vec<v1::FetchedMessage>,
 }
@@ -112,26 +114,20 @@ impl Found {
     pub fn bytes(&self) -> usize {
         self.fetched.iter().map(Fetched::bytes).sum()
     }
-
-    /// What the answer has beside them.
-    #[must_use]
-    pub fn own_bytes(&self) -> usize {
-        self.fetched.iter().map(Fetched::own_bytes).sum()
-    }
 }
 
 impl Fetched {
     /// Bytes of its batches.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.outcome.as_ref().map_or(0, |slice| slice.batches.bytes)
+        self.outcome.as_ref().map_or(0, |slice| slice.bytes)
     }
 
-    /// What the answer has of it beside its batches.
+    /// What it takes in an answer.
     #[must_use]
-    pub fn own_bytes(&self) -> usize {
+    pub fn size(&self) -> usize {
         let outcome = match &self.outcome {
-            Ok(slice) => plain::size(&slice.messages),
+            Ok(slice) => slice.batches.bytes + plain::size(&slice.messages),
             Err(failure) => failure.message.len(),
         };
         RESULT_BYTES + self.topic.len() + outcome
@@ -188,7 +184,8 @@ impl Door {
             let most = self.context.options.fetch_wait_max.as_millis();
             return Err(failure::invalid(format!("max_wait_ms is above {most}")));
         }
-        let _asked = self.asked(request.partitions.len()).await?;
+        check_count(request.partitions.len())?;
+        let _asked = self.fetches.room(request.partitions.len() * ASKED_BYTES).await?;
         let positions = self.positions(request.partitions)?;
         let max_bytes = match request.max_bytes {
             0 => self.context.options.fetch_bytes,
@@ -196,40 +193,13 @@ impl Door {
         };
         let min_bytes = (request.min_bytes as usize).clamp(1, max_bytes);
         metrics::counter!("quire_broker_fetch_requests_total").increment(1);
-        let plain = if request.plain { plain::BYTES_MAX } else { 0 };
+        let plain = request.plain.then_some(plain::BYTES_MAX);
         let mut found = self.fetch_until(&positions, min_bytes, max_bytes, plain, wait).await?;
         if found.bytes() == 0 {
-            found.room = self.answers.room(found.own_bytes()).await?;
+            found.room = self.replies.room(found.fetched.iter().map(Fetched::size).sum()).await?;
         }
         metrics::counter!("quire_broker_fetch_bytes_total").increment(found.bytes() as u64);
-        if request.plain { self.plain(found, plain::BYTES_MAX).await } else { Ok(found) }
-    }
-
-    /// Memory for so many partitions that are asked for.
-    ///
-    /// # Errors
-    /// `INVALID_REQUEST`, `OVERLOADED`
-    pub async fn asked(&self, partitions: usize) -> Result<Room, Failure> {
-        check_count(partitions)?;
-        self.asked.room(partitions * ASKED_BYTES).await
-    }
-
-    /// With plain messages instead of batches, at most so many bytes but for the
-    /// first of them.
-    ///
-    /// # Errors
-    /// `OVERLOADED`
-    pub async fn plain(&self, found: Found, left: usize) -> Result<Found, Failure> {
-        // The semaphore is never closed.
-        let _turn = self.conversions.acquire().await;
-        let Found { fetched, mut room } = found;
-        let fetched = plain::convert(fetched, left);
-        let bytes = fetched.iter().map(Fetched::own_bytes).sum();
-        if bytes > room.bytes() {
-            drop(room);
-            room = self.answers.room(bytes).await?;
-        }
-        Ok(Found { fetched, room })
+        Ok(found)
     }
 
     async fn fetch_until(
@@ -237,7 +207,7 @@ impl Door {
         positions: &[Position],
         min_bytes: usize,
         max_bytes: usize,
-        plain: usize,
+        plain: Option<usize>,
         wait: Duration,
     ) -> Result<Found, Failure> {
         let deadline = Instant::now() + wait;
@@ -285,20 +255,46 @@ impl Door {
         Ok(partitions.into_iter().map(position).collect())
     }
 
-    /// What is there now, in the order of the positions. Whichever partition is
-    /// looked at first differs from time to time, so that one that is full does
-    /// not keep the others out. `plain`: bytes that are added when it becomes
-    /// plain messages. Without batches it takes no memory.
+    /// What is there now, in the order of the positions: batches of at most
+    /// `max_bytes`, or as messages of at most `plain`, but for the first of them.
+    /// Without any it takes no memory.
     ///
     /// # Errors
     /// `OVERLOADED`
     pub async fn collect(
         &self,
         positions: &[Position],
-        max_bytes: usize,
-        plain: usize,
+        mut max_bytes: usize,
+        plain: Option<usize>,
     ) -> Result<Found, Failure> {
-        let mut turn = Turn::default();
+        let mut room: Option<Room> = None;
+        loop {
+            let mut turn = Turn::default();
+            let mut fetched = self.read(positions, max_bytes, &mut turn).await;
+            let bytes: usize = fetched.iter().map(Fetched::bytes).sum();
+            if let Some(plain) = plain {
+                fetched = plain::convert(fetched, plain);
+            }
+            let size = if bytes > 0 { fetched.iter().map(Fetched::size).sum() } else { 0 };
+            let room_now = room.take().filter(|room| room.covers(size));
+            if let Some(room) = room_now.or_else(|| self.answers.room_now(size)) {
+                return Ok(Found { fetched, room });
+            }
+            // What waits for memory holds none. It is read again.
+            drop((fetched, turn));
+            room = Some(self.answers.room(size).await?);
+            max_bytes = bytes;
+        }
+    }
+
+    /// Whichever partition is looked at first differs from time to time, so that
+    /// one that is full does not keep the others out.
+    async fn read<'a>(
+        &'a self,
+        positions: &[Position],
+        max_bytes: usize,
+        turn: &mut Turn<'a>,
+    ) -> Vec<Fetched> {
         let mut found: Vec<Option<Fetched>> = Vec::with_capacity(positions.len());
         found.resize_with(positions.len(), || None);
         let first = rand::random_range(0..positions.len().max(1));
@@ -306,19 +302,12 @@ impl Door {
         let mut bytes = 0;
         for step in 0..positions.len() {
             let at = (first + step) % positions.len();
-            let fetched = self.collect_one(&positions[at], left, bytes > 0, &mut turn).await;
+            let fetched = self.collect_one(&positions[at], left, bytes > 0, turn).await;
             left = left.saturating_sub(fetched.bytes());
             bytes += fetched.bytes();
             found[at] = Some(fetched);
         }
-        let fetched: Vec<_> = found.into_iter().flatten().collect();
-        let own = || fetched.iter().map(Fetched::own_bytes).sum::<usize>();
-        let wanted = if bytes > 0 { bytes + own() + plain } else { 0 };
-        // What was read is held until it has its memory.
-        let turn = Some(turn).filter(Turn::has_found);
-        let room = self.answers.room(wanted).await?;
-        drop(turn);
-        Ok(Found { fetched, room })
+        found.into_iter().flatten().collect()
     }
 
     async fn collect_one<'a>(
@@ -348,9 +337,10 @@ impl Door {
         let mut batches = Batches::new(strict);
         let most = left.min(position.max_bytes);
         if strict && most == 0 {
-            return Ok(Slice { from: position.offset, next: position.offset, batches, messages: Vec::new() });
+            return Ok(Slice { from: position.offset, next: position.offset, ..Slice::default() });
         }
         let next = self.reader.read(log, position.offset, most, &mut batches, turn).await?;
-        Ok(Slice { from: position.offset, next, batches, messages: Vec::new() })
+        let bytes = batches.bytes;
+        Ok(Slice { from: position.offset, next, batches, bytes, messages: Vec::new() })
     }
 }

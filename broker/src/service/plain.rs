@@ -14,10 +14,6 @@ use crate::service::fetch::Fetched;
 /// for the first of them.
 pub const BYTES_MAX: usize = 8 << 20;
 
-/// Answers that become plain messages at once: how large is known only then, and
-/// one message may be many times larger than the batch that it is in.
-pub const CONVERSIONS: usize = 4;
-
 /// What a message takes beside its bytes.
 const MESSAGE_OVERHEAD: usize = 64;
 

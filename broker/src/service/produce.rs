@@ -47,8 +47,8 @@ pub struct Submitted {
     outcomes: oneshot::Receiver<Vec<Outcome>>,
     began: Instant,
     deadline: Instant,
-    /// For its answer.
-    room: Room,
+    /// For its answer, if it was admitted.
+    room: Option<Room>,
 }
 
 /// What its answer says of a partition's part.
@@ -75,9 +75,6 @@ impl Door {
     /// outcomes.
     pub async fn submit(&self, request: v1::ProduceRequest) -> Result<Submitted, Failure> {
         check_count(request.partitions.len())?;
-        let answer = request.partitions.iter().map(|part| RESULT_BYTES + part.topic.len()).sum();
-        // Before anything is written: it could not be said any more.
-        let room = self.acknowledgements.room(answer).await?;
         let began = Instant::now();
         let deadline = began + self.timeout(request.timeout_ms);
         let acks = acks_of(request.acks);
@@ -88,10 +85,14 @@ impl Door {
 
         let (call, replies, outcomes) = Call::new(partitions.len());
         let parts = partitions.iter().map(Part::of).collect();
-        let mut submitted = Submitted { correlation_id, parts, call, outcomes, began, deadline, room };
+        let mut submitted = Submitted { correlation_id, parts, call, outcomes, began, deadline, room: None };
         let messages: usize = partitions.iter().map(|part| part.messages.len()).sum();
-        let charge = match self.admit(bytes + messages * MESSAGE_BYTES, deadline).await {
-            Ok(charge) => charge,
+        let answer = partitions.iter().map(|part| RESULT_BYTES + part.topic.len()).sum();
+        let charge = match self.admit(bytes + messages * MESSAGE_BYTES, answer, deadline).await {
+            Ok((charge, room)) => {
+                submitted.room = Some(room);
+                charge
+            }
             Err(failure) => {
                 replies.into_iter().for_each(|reply| reply.end(Err(failure.clone())));
                 return Ok(submitted);
@@ -111,12 +112,15 @@ impl Door {
         }
     }
 
-    /// Waits for memory, at most until the deadline.
-    async fn admit(&self, bytes: usize, deadline: Instant) -> Result<Charge, Failure> {
+    /// Waits for memory for a request and its answer, at most until the deadline.
+    /// Once it is written it is too late to say that there is none.
+    async fn admit(&self, bytes: usize, answer: usize, deadline: Instant) -> Result<(Charge, Room), Failure> {
         self.check_open()?;
+        let room = tokio::time::timeout_at(deadline, self.replies.room(answer)).await;
+        let room = room.unwrap_or_else(|_elapsed| Err(self.replies.overloaded()))?;
         let memory = &self.context.memory;
         let charged = memory.charge(bytes, || self.context.tails.evict_oldest());
-        tokio::time::timeout_at(deadline, charged).await.map_err(|_elapsed| {
+        let charge = tokio::time::timeout_at(deadline, charged).await.map_err(|_elapsed| {
             metrics::counter!("quire_broker_overloaded_total").increment(1);
             Failure::new(
                 ErrorReason::Overloaded,
@@ -126,7 +130,8 @@ impl Door {
                     memory.limit()
                 ),
             )
-        })
+        })?;
+        Ok((charge, room))
     }
 
     /// The good parts as pieces, by shard. Bad parts end here.
@@ -213,7 +218,7 @@ impl Door {
 impl Submitted {
     /// Waits for the outcomes. Parts that are not settled in time are unknown:
     /// they may yet be written. The answer comes with its memory.
-    pub async fn finish(self) -> (v1::ProduceResponse, Room) {
+    pub async fn finish(self) -> (v1::ProduceResponse, Option<Room>) {
         let Self { correlation_id, parts, call, mut outcomes, began, deadline, room } = self;
         if parts.is_empty() {
             return (v1::ProduceResponse { correlation_id, results: Vec::new() }, room);

@@ -270,6 +270,9 @@ impl Receiving {
 
     fn too_large(&self, bytes: usize) -> Status {
         let limit = self.message_max;
+        if limit == 0 {
+            return Status::invalid_argument("there is more than the one message that a request has");
+        }
         Status::out_of_range(format!(
             "the request has {bytes} bytes, the limit is {limit}: send less at once"
         ))
@@ -450,7 +453,7 @@ mod tests {
         send(&to, &[message(10_000), message(1)].concat());
         assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap().len(), 10_005);
         let refused = body.frame().await.unwrap().unwrap_err();
-        assert_eq!(refused.code(), tonic::Code::OutOfRange);
+        assert_eq!(refused.code(), tonic::Code::InvalidArgument);
         assert_eq!(used(&budget), 0);
     }
 

@@ -26,7 +26,7 @@ const RESPONSES: usize = 64;
 
 /// What a topic takes in an answer beside its name, and each of its partitions.
 const TOPIC_BYTES: usize = 128;
-const LEADER_BYTES: usize = 4;
+const LEADER_BYTES: usize = 10;
 
 /// What an offset takes in an answer, or why there is none.
 const OFFSET_BYTES: usize = 512;
@@ -59,7 +59,7 @@ impl LogService for Records {
             Ok(entry) => TOPIC_BYTES + name.len() + entry.partitions.len() * LEADER_BYTES,
             Err(failure) => TOPIC_BYTES + name.len() + failure.message.len(),
         };
-        let room = self.0.answers.room(entries.iter().map(bytes).sum()).await?;
+        let room = self.0.replies.room(entries.iter().map(bytes).sum()).await?;
         let describe = |(name, found): (String, Result<Arc<TopicEntry>, Failure>)| match found {
             Ok(entry) => describe(&entry),
             Err(failure) => v1::TopicMetadata { name, error: Some(failure.into()), ..Default::default() },
@@ -89,7 +89,10 @@ impl LogService for Records {
         let submitted = self.0.submit(request).await?;
         drop(extensions);
         let (answer, room) = submitted.finish().await;
-        Ok(room.response(peer.as_ref(), answer))
+        Ok(match room {
+            Some(room) => room.response(peer.as_ref(), answer),
+            None => Response::new(answer),
+        })
     }
 
     type ProduceStreamStream = produce_stream::Responses;
@@ -131,7 +134,7 @@ impl LogService for Records {
         let (_, extensions, v1::ListOffsetsRequest { partitions }) = request.into_parts();
         check_names(partitions.iter().map(|asked| &*asked.topic))?;
         let bytes = partitions.iter().map(|asked| OFFSET_BYTES + asked.topic.len()).sum();
-        let room = self.0.answers.room(bytes).await?;
+        let room = self.0.replies.room(bytes).await?;
         let lookups = partitions.into_iter().map(|asked| {
             let door = Arc::clone(&self.0);
             async move { door.list_offset(asked).await }

@@ -8,12 +8,12 @@ use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
 use crate::failure::{self, Failure};
-use crate::service::Door;
 use crate::service::answers::Room;
 use crate::service::connection::Peer;
 use crate::service::door::{self, Pushed};
-use crate::service::fetch::{Fetched, Found, Position, Watching};
+use crate::service::fetch::{ASKED_BYTES, Fetched, Found, Position, Watching};
 use crate::service::receiving::Held;
+use crate::service::{Door, check_count};
 
 /// Bytes of batches, or of plain messages, in one message.
 const MESSAGE_BYTES: usize = 1 << 20;
@@ -58,7 +58,8 @@ async fn begin(
         return Err(failure::invalid("the first message of a subscription must be its start").into());
     };
     door.check_open()?;
-    let asked = door.asked(start.partitions.len()).await?;
+    check_count(start.partitions.len())?;
+    let asked = door.subscriptions.room(start.partitions.len() * ASKED_BYTES).await?;
     let positions = door.positions(start.partitions)?;
     if positions.is_empty() {
         return Err(failure::invalid("a subscription must name partitions").into());
@@ -120,12 +121,16 @@ impl Subscription {
     /// What can be sent now. A partition that failed is told of and left out
     /// from then on; one that is not ready is waited for, and so is memory.
     async fn push(&mut self) -> Result<Found, Failure> {
-        let (bytes, Found { fetched, mut room }) = loop {
-            match self.look().await {
+        let plain = self.plain.then_some(MESSAGE_BYTES);
+        let most = usize::try_from(self.credit).unwrap_or(usize::MAX).min(MESSAGE_BYTES);
+        let found = loop {
+            match self.door.collect(&self.positions, most, plain).await {
                 Err(failure) if failure.reason == ErrorReason::Overloaded => {}
-                looked => break looked?,
+                collected => break collected?,
             }
         };
+        let is_empty = found.bytes() == 0;
+        let Found { fetched, mut room } = found;
         let mut pushed = Vec::new();
         let mut failed = Vec::new();
         for (at, fetched) in fetched.into_iter().enumerate() {
@@ -137,7 +142,7 @@ impl Subscription {
             if waits {
                 continue;
             }
-            self.credit = self.credit.saturating_sub(bytes[at]);
+            self.credit = self.credit.saturating_sub(fetched.bytes() as u64);
             match &fetched.outcome {
                 Ok(slice) => self.positions[at].offset = slice.next,
                 Err(_) => failed.push(at),
@@ -147,31 +152,19 @@ impl Subscription {
         for at in failed.into_iter().rev() {
             self.positions.remove(at);
         }
-        // Failures take memory, too.
-        let own = pushed.iter().map(Fetched::own_bytes).sum();
-        if bytes.iter().all(|bytes| *bytes == 0) {
-            room = self.room(own).await?;
+        if is_empty {
+            room = self.room(pushed.iter().map(Fetched::size).sum()).await?;
         }
         Ok(Found { fetched: pushed, room })
     }
 
-    /// Memory for so many bytes, once there is.
+    /// Memory for so many bytes without records, once there is.
     async fn room(&self, bytes: usize) -> Result<Room, Failure> {
         loop {
-            match self.door.answers.room(bytes).await {
+            match self.door.replies.room(bytes).await {
                 Err(failure) if failure.reason == ErrorReason::Overloaded => {}
                 taken => return taken,
             }
         }
-    }
-
-    /// What there is now, and how many bytes of batches it has or was made of.
-    async fn look(&self) -> Result<(Vec<u64>, Found), Failure> {
-        let plain = if self.plain { MESSAGE_BYTES } else { 0 };
-        let budget = usize::try_from(self.credit).unwrap_or(usize::MAX).min(MESSAGE_BYTES);
-        let found = self.door.collect(&self.positions, budget, plain).await?;
-        let bytes = found.fetched.iter().map(|fetched| fetched.bytes() as u64).collect();
-        let found = if self.plain { self.door.plain(found, MESSAGE_BYTES).await? } else { found };
-        Ok((bytes, found))
     }
 }

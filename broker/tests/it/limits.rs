@@ -182,7 +182,9 @@ async fn who_has_nothing_to_read_waits_for_no_memory() {
     server = Server::on(ground, Options { client_patience: PATIENCE * 2, ..small() }).await;
     server.create("quiet", 1, &[]).await;
     let (mut client, _connection) = connect(server.address).await;
-    let _untaken = subscribe(&mut client).await;
+    let mut untaken = subscribe(&mut client).await;
+    // It has begun, so that it has its memory.
+    assert!(untaken.0.body_mut().data().await.is_some());
     let mut log = server.log.clone();
     let waits = tokio::spawn(async move { log.fetch(fetch("t", 0, 0)).await });
     let poll = v1::FetchRequest { max_wait_ms: 100, ..fetch("quiet", 0, 0) };

@@ -5,7 +5,6 @@ use quire_metadata::store::Revision;
 use quire_metadata::topic::Topic;
 use quire_metadata::typed::Versioned;
 use quire_proto::id::{Epoch, Offset, TopicId};
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 
@@ -47,10 +46,10 @@ fn door(inbox: &Arc<Inbox>) -> Arc<Door> {
         catalog,
         registration: Arc::default(),
         producers: Default::default(),
-        answers: Answers::new(1 << 20, PATIENCE),
-        acknowledgements: Answers::new(1 << 20, PATIENCE),
-        asked: Answers::new(1 << 20, PATIENCE),
-        conversions: Semaphore::new(1),
+        answers: Answers::new("answers", 1 << 20, PATIENCE),
+        replies: Answers::new("replies", 1 << 20, PATIENCE),
+        fetches: Answers::new("fetches", 1 << 20, PATIENCE),
+        subscriptions: Answers::new("subscriptions", 1 << 20, PATIENCE),
     })
 }
 
@@ -91,5 +90,46 @@ async fn what_is_settled_is_answered_while_the_next_request_waits_for_memory() {
     piece(&inbox).await.reply.end(Err(failure::shutting_down()));
     drop(requests);
     assert_eq!(responses.recv().await.unwrap().unwrap().0.correlation_id, 2);
+    timeout(PATIENCE, serving).await.expect("it ends with its requests").unwrap();
+}
+
+/// With so many parts that its answer takes memory, which fail at once.
+fn large_request() -> v1::ProduceRequest {
+    let part = v1::ProducePartition { topic: "unknown".to_owned(), ..Default::default() };
+    v1::ProduceRequest { partitions: vec![part; 20], timeout_ms: 50, ..Default::default() }
+}
+
+#[tokio::test]
+async fn an_answer_has_its_memory_until_it_is_taken() {
+    let door = door(&Inbox::new(8));
+    let replies = Arc::clone(&door.replies);
+    let (outgoing, settled) = mpsc::channel(8);
+    let peer = Some(Peer::new(([127, 0, 0, 1], 1).into()));
+    let requests = futures_util::stream::iter([Ok(large_request())]);
+    timeout(PATIENCE, run(door, requests, peer, Held::default(), outgoing)).await.expect("it ends");
+    assert!(replies.used() > 0);
+    let mut responses = responses(settled);
+    assert_eq!(responses.next().await.unwrap().unwrap().results.len(), 20);
+    assert_eq!(replies.used(), 0);
+}
+
+#[tokio::test]
+async fn who_finds_no_memory_for_its_answer_is_told_and_the_stream_goes_on() {
+    let inbox = Inbox::new(8);
+    let door = door(&inbox);
+    let _all = door.replies.room(usize::MAX).await.unwrap();
+    let (requests, incoming) = mpsc::channel(8);
+    let (outgoing, mut responses) = mpsc::channel(8);
+    let serving = tokio::spawn(run(door, ReceiverStream::new(incoming), None, Held::default(), outgoing));
+    requests.send(Ok(large_request())).await.unwrap();
+    let (answer, _) = timeout(PATIENCE, responses.recv()).await.unwrap().unwrap().unwrap();
+    let overloaded = |result: &v1::ProduceResult| {
+        result.error.as_ref().is_some_and(|error| error.reason() == v1::ErrorReason::Overloaded)
+    };
+    assert!(answer.results.len() == 20 && answer.results.iter().all(overloaded), "{answer:?}");
+    requests.send(request(2)).await.unwrap();
+    piece(&inbox).await.reply.end(Err(failure::shutting_down()));
+    assert_eq!(responses.recv().await.unwrap().unwrap().0.correlation_id, 2);
+    drop(requests);
     timeout(PATIENCE, serving).await.expect("it ends with its requests").unwrap();
 }

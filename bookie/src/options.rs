@@ -70,7 +70,7 @@ impl Options {
         }
         if !(0.0 < self.low_water && self.low_water <= self.high_water && self.high_water <= 1.0) {
             return wrong(
-                "low_water and high_water must be above 0 and at most 1, the low one not above the high one",
+                "low_water and high_water must be above nothing and at most all of the disk, the low one not above the high one",
             );
         }
         if self.reads_max == 0 || self.inbox_bytes == 0 {

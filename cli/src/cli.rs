@@ -126,7 +126,7 @@ pub(crate) struct Tuning {
     /// Memory of the broker for answers until clients have them; past it readers wait
     #[arg(long, value_name = "BYTES", default_value = "256MiB")]
     pub(crate) answer_bytes: ByteSize,
-    /// Greatest number of connections of clients; more are closed at once
+    /// Greatest number of connections of clients, at most half of the file descriptors; more are closed at once
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) connections_max: u32,
     /// Memory of the broker for records read back from bookies

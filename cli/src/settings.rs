@@ -16,6 +16,8 @@ mod reference;
 
 use std::any::TypeId;
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use clap::builder::ValueParser;
@@ -30,6 +32,7 @@ const FLAG_ONLY: [&str; 4] = ["help", "version", "yes", "accept_loss"];
 const PREFIX: &str = "QUIRE_";
 const FILE_VARIABLE: &str = "QUIRE_CONFIG";
 const FILE_ID: &str = "config_file";
+const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Parses the command line over environment and file.
 ///
@@ -175,14 +178,26 @@ fn file(command: &Command, arguments: &[OsString], environment: &[(OsString, OsS
     })
 }
 
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    let read = File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    if read as u64 > FILE_BYTES_MAX {
+        let why = format!("it has more than {FILE_BYTES_MAX} bytes");
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, why));
+    }
+    Ok(text)
+}
+
 fn with_file(command: Command, path: &Path) -> Result<Command, Failure> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| {
+    let text = read(path).map_err(|error| {
         Failure::usage(format!("cannot read the configuration file {shown}: {error}"))
             .remedy("give the path of a TOML file to --config or QUIRE_CONFIG")
     })?;
-    let table: Table =
-        text.parse().map_err(|error| Failure::usage(format!("{shown} is not TOML: {error}")))?;
+    let table: Table = text.parse().map_err(|error| {
+        Failure::usage(format!("{shown} is not TOML: {error}"))
+            .remedy("correct it; docs/configuration.md shows how it looks")
+    })?;
     let mut wrong = None;
     let command = with_table(command, &table, "", &mut wrong);
     match wrong {
@@ -430,6 +445,12 @@ mod tests {
             &Case { file: None, environment: &[("QUIRE_BENCH_PRODUCE_LINGER_MS", "soon")], arguments },
             &["QUIRE_BENCH_PRODUCE_LINGER_MS", "invalid value 'soon'"],
         );
+    }
+
+    #[test]
+    fn a_file_that_does_not_end_is_not_read_to_its_end() {
+        let why = read(Path::new("/dev/zero")).unwrap_err();
+        assert_eq!(why.kind(), io::ErrorKind::FileTooLarge);
     }
 
     #[test]

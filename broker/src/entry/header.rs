@@ -14,7 +14,7 @@
 //! | 8 | 8 | base offset; of a snapshot: the offset that follows it |
 //! | 16 | 8 | last offset; of a snapshot: as base offset |
 //! | 24 | 8 | running maximum of batch timestamps, this entry included |
-//! | 32 | 8 | when it was appended, the broker's clock, milliseconds |
+//! | 32 | 8 | when it was appended, the partition's clock, milliseconds |
 //! | 40 | 4 | bytes of the body |
 //! | 44 | 4 | number of lines |
 //! | 48 | 4 | CRC-32C of everything else in the header |
@@ -108,7 +108,7 @@ pub struct EntryHeader {
     /// Greatest batch timestamp of the partition up to here. `i64::MIN` before
     /// the first batch.
     pub running_max_ms: i64,
-    /// The broker's clock when the entry was appended.
+    /// The partition's clock when the entry was appended, which is not the wall's.
     pub appended_ms: i64,
     /// Bytes that follow the header.
     pub body_len: u32,

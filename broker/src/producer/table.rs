@@ -76,7 +76,7 @@ pub struct Remembered {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Producer {
     pub epoch: i16,
-    /// The broker's clock at the last append.
+    /// The partition's clock at the last append.
     pub appended_ms: i64,
     /// Oldest first, at least one, at most [`UNRESOLVED_MAX`].
     pub batches: SmallVec<[Remembered; 1]>,

@@ -73,11 +73,36 @@ pub struct Now {
     pub wall_ms: i64,
 }
 
+/// The partition's own clock, by which its producers are silent: it goes on from
+/// the last that the log tells, as fast as the monotonic clock, and jumps nowhere
+/// with the wall's. What time passes while nobody leads does not count.
+#[derive(Clone, Copy, Debug)]
+struct PartitionClock {
+    /// Milliseconds at its first use; of an empty log, the wall's.
+    from_ms: Option<i64>,
+    since: Option<Millis>,
+}
+
+impl PartitionClock {
+    fn after(producers: &Producers) -> Self {
+        let from_ms = producers.committed().values().map(|producer| producer.appended_ms).max();
+        Self { from_ms, since: None }
+    }
+
+    fn ms(&mut self, now: Now) -> i64 {
+        let since = *self.since.get_or_insert(now.millis);
+        let from_ms = *self.from_ms.get_or_insert(now.wall_ms);
+        let passed = now.millis.0.saturating_sub(since.0);
+        from_ms.saturating_add(i64::try_from(passed).unwrap_or(i64::MAX))
+    }
+}
+
 /// One partition's writer under one epoch.
 #[derive(Debug)]
 pub struct PartitionWriter {
     pub log: Arc<PartitionLog>,
     pub chain: ChainWriter,
+    clock: PartitionClock,
     producers: Producers,
     producer_expiry: Duration,
     /// The next offset to assign.
@@ -109,6 +134,7 @@ impl PartitionWriter {
         Self {
             log,
             chain,
+            clock: PartitionClock::after(&producers),
             producers,
             producer_expiry,
             next_offset,
@@ -130,7 +156,7 @@ impl PartitionWriter {
         let mut is_new = false;
         let Piece { batches, acks, reply, .. } = piece;
         for batch in batches {
-            let verdict = if is_new { Verdict::New } else { self.judge(&batch, now.wall_ms) };
+            let verdict = if is_new { Verdict::New } else { self.judge(&batch, now) };
             let (base_offset, last_offset) = match verdict {
                 Verdict::New => {
                     is_new = true;
@@ -156,7 +182,8 @@ impl PartitionWriter {
     /// Appends the entry that is being made.
     pub fn flush(&mut self, now: Now, actions: &mut Vec<chain::Action>) {
         let Staged { builder, base_offset, .. } = &mut self.staged;
-        let Some(built) = builder.build(*base_offset, self.chain.epoch(), self.running_max_ms, now.wall_ms)
+        let appended_ms = self.clock.ms(now);
+        let Some(built) = builder.build(*base_offset, self.chain.epoch(), self.running_max_ms, appended_ms)
         else {
             return;
         };
@@ -247,7 +274,8 @@ impl PartitionWriter {
         if next_offset != base_offset {
             return None;
         }
-        self.producers.expire(now.wall_ms, self.producer_expiry);
+        let now_ms = self.clock.ms(now);
+        self.producers.expire(now_ms, self.producer_expiry);
         let producers = if fault::planted(Fault::SnapshotOfUncommitted) {
             self.producers.appended()
         } else {
@@ -255,7 +283,7 @@ impl PartitionWriter {
         };
         let snapshot = Snapshot { next_offset, running_max_ms: self.committed_max_ms, producers };
         let entries = snapshot
-            .encode(now.wall_ms)
+            .encode(now_ms)
             .into_iter()
             .map(|payload| Entry {
                 prefix_len: u32::try_from(payload.len()).unwrap_or(u32::MAX),
@@ -283,9 +311,9 @@ impl PartitionWriter {
         self.pending.len()
     }
 
-    fn judge(&mut self, batch: &Batch, now_ms: i64) -> Verdict {
+    fn judge(&mut self, batch: &Batch, now: Now) -> Verdict {
         match append_of(batch) {
-            Some(append) => self.producers.judge(&append, now_ms, self.producer_expiry),
+            Some(append) => self.producers.judge(&append, self.clock.ms(now), self.producer_expiry),
             None => Verdict::New,
         }
     }
@@ -302,7 +330,7 @@ impl PartitionWriter {
             self.staged.base_offset = base_offset;
         }
         if let Some(append) = append_of(&batch) {
-            self.producers.append(&append, base_offset, last_offset, now.wall_ms);
+            self.producers.append(&append, base_offset, last_offset, self.clock.ms(now));
         }
         self.next_offset = last_offset.next();
         self.running_max_ms = self.running_max_ms.max(header.max_timestamp_ms);
@@ -452,6 +480,7 @@ mod tests {
 
     /// A writer whose ledger is open and holds its snapshot, entry 0.
     struct Case {
+        now: Now,
         writer: PartitionWriter,
         actions: Vec<chain::Action>,
     }
@@ -462,8 +491,11 @@ mod tests {
             log.leading(Epoch(1), Vec::new(), Offset(0));
             let chain = ChainWriter::new(Epoch(1), Offset(0), chain::Options::default());
             let restored = Restored { running_max_ms: i64::MIN, ..Restored::default() };
-            let mut case =
-                Self { writer: PartitionWriter::new(log, chain, restored, WEEK), actions: Vec::new() };
+            let mut case = Self {
+                now: NOW,
+                writer: PartitionWriter::new(log, chain, restored, WEEK),
+                actions: Vec::new(),
+            };
             case.put(batch(-1, 0, 1), Acks::None);
             let ensemble = Ensemble::new(&[bookie()], 1).unwrap();
             let ledger = chain::NewLedger { ledger: LedgerId(1), ensemble, age_ms: 1_000_000 };
@@ -504,13 +536,13 @@ mod tests {
                 deadline: Millis(u64::MAX),
                 reply: replies.remove(0),
             };
-            self.writer.stage(NOW, piece, &mut self.actions);
+            self.writer.stage(self.now, piece, &mut self.actions);
             outcomes
         }
 
         fn put(&mut self, batch: Batch, acks: Acks) -> Receiver<Vec<Outcome>> {
             let outcomes = self.stage([batch], acks);
-            self.writer.flush(NOW, &mut self.actions);
+            self.writer.flush(self.now, &mut self.actions);
             outcomes
         }
     }
@@ -538,6 +570,31 @@ mod tests {
     #[track_caller]
     fn waits(outcomes: &mut Receiver<Vec<Outcome>>) {
         assert!(outcomes.try_recv().is_err(), "it is answered");
+    }
+
+    #[test]
+    fn a_producer_is_not_silent_because_the_wall_clock_jumps() {
+        let year = 365 * 24 * 3600 * 1000;
+        let mut case = Case::new();
+        for wall_ms in [0, year, -year, 2 * year] {
+            case.now = Now { wall_ms, ..NOW };
+            let mut once = case.put(batch(7, 0, 3), Acks::All);
+            case.durable(3);
+            assert_eq!(placed(&mut once), (1, 3), "at {wall_ms}");
+        }
+        // Nor is it for the next leader, which knows it from the log.
+        let producers = case.writer.producers.clone();
+        let restored = Restored { next_offset: Offset(4), running_max_ms: 9, producers };
+        let chain = ChainWriter::new(Epoch(2), Offset(4), chain::Options::default());
+        let mut next = PartitionWriter::new(Arc::clone(&case.writer.log), chain, restored, WEEK);
+        let first = batch(7, 0, 3);
+        let known = Verdict::Duplicate { base_offset: Offset(1), last_offset: Offset(3) };
+        for wall_ms in [year, -year, 3 * year] {
+            assert_eq!(next.judge(&first, Now { millis: Millis(1), wall_ms }), known);
+        }
+        let week = u64::try_from(WEEK.as_millis()).unwrap();
+        assert_eq!(next.judge(&first, Now { millis: Millis(week), wall_ms: 0 }), known);
+        assert_eq!(next.judge(&first, Now { millis: Millis(week + 2), wall_ms: 0 }), Verdict::New);
     }
 
     #[test]

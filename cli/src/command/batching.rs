@@ -5,12 +5,22 @@ use std::time::Duration;
 use quire_client::{Acks, Compression, ProducerOptions};
 
 use crate::cli::{self, Batching};
+use crate::failure::Failure;
 use crate::output;
 
 /// The producer's options; completions are reported.
-pub(crate) fn options(batching: &Batching) -> ProducerOptions {
+///
+/// # Errors
+/// When they do not go together.
+pub(crate) fn options(batching: &Batching) -> Result<ProducerOptions, Failure> {
+    if batching.buffer_bytes.len() / 2 < batching.batch_bytes.len() {
+        return Err(Failure::usage("--buffer-bytes must be at least twice --batch-bytes"));
+    }
+    if batching.delivery_timeout_ms <= batching.linger_ms {
+        return Err(Failure::usage("--delivery-timeout-ms must be above --linger-ms"));
+    }
     let delivery_timeout = Duration::from_millis(batching.delivery_timeout_ms.into());
-    ProducerOptions {
+    Ok(ProducerOptions {
         acks: match batching.acks {
             cli::Acks::All => Acks::All,
             cli::Acks::Leader => Acks::Leader,
@@ -30,7 +40,7 @@ pub(crate) fn options(batching: &Batching) -> ProducerOptions {
         delivery_timeout,
         completions: true,
         ..ProducerOptions::default()
-    }
+    })
 }
 
 /// Says what weaker acknowledgements mean.

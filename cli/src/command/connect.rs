@@ -52,12 +52,13 @@ fn remedy(error: &Error) -> Cow<'static, str> {
         }
         Error::RecordTooLarge { .. } => TOO_LARGE,
         Error::Invalid(_) => "--help describes each option",
-        error => {
-            error.reason().map_or("see whether the server runs (/readyz, its log), and try again", by_reason)
-        }
+        error => error.reason().map_or(UNANSWERED, by_reason),
     };
     Cow::Borrowed(text)
 }
+
+const UNANSWERED: &str =
+    "see whether the server runs (/readyz, its log), and whether it has all the connections that it takes";
 
 const TOO_LARGE: &str = "send smaller records, or to a topic with a larger max.message.bytes";
 

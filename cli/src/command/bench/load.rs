@@ -35,15 +35,22 @@ pub(super) struct Written {
 }
 
 impl Load {
-    pub(super) fn new(topic: &str, records: u64, load: &BenchLoad, rate: Option<u32>) -> Self {
-        let options = batching::options(&load.batching);
+    /// # Errors
+    /// When options do not go together.
+    pub(super) fn new(
+        topic: &str,
+        records: u64,
+        load: &BenchLoad,
+        rate: Option<u32>,
+    ) -> Result<Self, Failure> {
+        let options = batching::options(&load.batching)?;
         batching::warn(&options);
         let (size, entropy) = (load.size.len(), load.entropy);
         output::note(format_args!(
             "{records} records of {size} bytes with {entropy} random bits a byte, no keys, {}",
             rate.map_or("as fast as the server takes them".to_owned(), |rate| format!("{rate} a second"))
         ));
-        Load { topic: topic.to_owned(), records, size, entropy, rate, options }
+        Ok(Load { topic: topic.to_owned(), records, size, entropy, rate, options })
     }
 
     /// Writes all records and waits for their acknowledgements. `stamp` is given

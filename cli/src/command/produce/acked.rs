@@ -103,4 +103,5 @@ pub(super) fn not_acknowledged(line: u64, error: Error) -> Failure {
 fn cannot_write(path: &Path, error: io::Error) -> Failure {
     let context = format!("cannot write {}", path.display());
     Failure::new(Exit::Failure, anyhow::Error::new(error).context(context))
+        .remedy("give --acked a file that can be written, on a disk with room for it")
 }

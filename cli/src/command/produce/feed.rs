@@ -55,7 +55,8 @@ impl Feed {
             None => Ok(None),
             Some(Ok(chunk)) => Ok(Some(chunk)),
             Some(Err(LineError::Read(error))) => {
-                Err(Failure::new(Exit::Failure, anyhow::Error::new(error).context("cannot read stdin")))
+                Err(Failure::new(Exit::Failure, anyhow::Error::new(error).context("cannot read stdin"))
+                    .remedy("give it a file or a pipe of lines"))
             }
             Some(Err(LineError::TooLong)) => {
                 self.too_long = true;

@@ -30,7 +30,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// # Errors
 /// When not every line was acknowledged.
 pub(crate) async fn run(arguments: &Produce, common: &Common) -> Result<(), Failure> {
-    let options = batching::options(&arguments.batching);
+    let options = batching::options(&arguments.batching)?;
     if arguments.acked.is_some() && options.acks == Acks::None {
         return Err(Failure::usage("--acked needs acknowledgements: --acks none gives none"));
     }

@@ -1,8 +1,10 @@
 //! Health checks and metrics over HTTP.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -10,7 +12,11 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use super::connections::Connections;
 use super::metrics::Metrics;
+
+/// What `/metrics` says is put together once in this time, however many ask.
+const FRESH: Duration = Duration::from_millis(100);
 
 /// What health checks ask.
 pub(super) trait Health: Send + Sync {
@@ -21,6 +27,19 @@ pub(super) trait Health: Send + Sync {
 struct Context {
     health: Arc<dyn Health>,
     metrics: Metrics,
+    /// What `/metrics` said last, and when.
+    said: Mutex<Option<(Instant, Bytes)>>,
+}
+
+impl Context {
+    fn metrics(&self) -> Bytes {
+        // One at a time: it takes a hundred times what the others do.
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*said {
+            Some((at, text)) if at.elapsed() < FRESH => text.clone(),
+            _ => said.insert((Instant::now(), self.metrics.render().into())).1.clone(),
+        }
+    }
 }
 
 /// Serves until the token is cancelled.
@@ -38,8 +57,8 @@ pub(super) async fn serve(
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics_text))
-        .with_state(Arc::new(Context { health, metrics }));
-    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+        .with_state(Arc::new(Context { health, metrics, said: Mutex::default() }));
+    axum::serve(Connections::of(listener), router).with_graceful_shutdown(stop.cancelled_owned()).await
 }
 
 async fn ready(State(context): State<Arc<Context>>) -> Response {
@@ -50,6 +69,5 @@ async fn ready(State(context): State<Arc<Context>>) -> Response {
 }
 
 async fn metrics_text(State(context): State<Arc<Context>>) -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], context.metrics.render())
-        .into_response()
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], context.metrics()).into_response()
 }

@@ -1,16 +1,18 @@
 //! `quire standalone`
 //!
 //! - [`server`]: what the arguments ask for; [`quire_cli::standalone`] runs it.
-//! - [`listen`][]: addresses.
-//! - [`http`]: health checks; [`metrics`]: what is measured.
+//! - [`listen`][]: addresses; [`descriptors`]: how many connections there may be.
+//! - [`http`]: health checks, on [`connections`]; [`metrics`]: what is measured.
 
+mod connections;
+mod descriptors;
 mod http;
 mod listen;
 mod metrics;
 mod server;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -30,6 +32,10 @@ const STOP: Duration = Duration::from_secs(30);
 /// # Errors
 /// Why it could not start, or did not go on.
 pub(crate) async fn run(arguments: &Standalone, common: &Common) -> Result<(), Failure> {
+    if SystemTime::now() < SystemTime::UNIX_EPOCH {
+        return Err(Failure::message(Exit::CannotStart, "the clock of this machine is before 1970")
+            .remedy("set it, then start again"));
+    }
     let interrupted = interrupt::token()?;
     let grpc = listen::bind(&arguments.grpc, "--grpc").await?;
     let http = listen::bind(&arguments.http, "--http").await?;

@@ -9,6 +9,7 @@ use quire_broker::Broker;
 use quire_cli::standalone::{self, Error, Options, Storage};
 use quire_metadata::embedded::OpenError;
 
+use super::descriptors;
 use super::http::Health;
 use crate::cli::Standalone;
 use crate::failure::{Exit, Failure};
@@ -54,7 +55,10 @@ fn broker_options(arguments: &Standalone, address: String) -> quire_broker::Opti
         tail_cache_bytes: tuning.tail_cache_bytes.len(),
         request_bytes: tuning.request_bytes.len(),
         answer_bytes: tuning.answer_bytes.len(),
-        connections_max: usize::try_from(tuning.connections_max).unwrap_or(usize::MAX),
+        connections_max: descriptors::connections(
+            usize::try_from(tuning.connections_max).unwrap_or(usize::MAX),
+            descriptors::raise(),
+        ),
         read_cache_bytes: tuning.read_cache_bytes.len(),
         roll_entries: tuning.roll_entries,
         idle_seal: Duration::from_millis(tuning.idle_seal_ms),

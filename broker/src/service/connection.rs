@@ -1,5 +1,6 @@
 //! Accepted connections: so many at once, each of which can be cut.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -31,6 +32,7 @@ pub struct Peer {
 #[derive(Debug)]
 struct State {
     cut: CancellationToken,
+    has_asked: AtomicBool,
     taken: Mutex<Taken>,
     produces: Arc<Semaphore>,
     questions: Arc<Semaphore>,
@@ -50,7 +52,8 @@ impl Peer {
     pub fn new(address: SocketAddr) -> Self {
         let [produces, questions] = [(); 2].map(|()| Arc::new(Semaphore::new(1)));
         let taken = Mutex::new(Taken { bytes: 0, at: Instant::now() });
-        Self { address, state: Arc::new(State { cut: CancellationToken::new(), taken, produces, questions }) }
+        let (cut, has_asked) = (CancellationToken::new(), AtomicBool::new(false));
+        Self { address, state: Arc::new(State { cut, has_asked, taken, produces, questions }) }
     }
 
     /// Ends the connection, with all that was to be sent on it.
@@ -62,6 +65,16 @@ impl Peer {
     #[must_use]
     pub fn is_cut(&self) -> bool {
         self.state.cut.is_cancelled()
+    }
+
+    /// A request came.
+    pub fn asks(&self) {
+        self.state.has_asked.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether nobody else holds it, or it has asked for something.
+    fn is_gone_or_asked(&self) -> bool {
+        Arc::strong_count(&self.state) == 1 || self.state.has_asked.load(Ordering::Relaxed)
     }
 
     /// It took some of an answer.
@@ -94,7 +107,8 @@ impl Peer {
     }
 }
 
-/// How many connections there may be.
+/// How many connections there may be. When there are too many, those go that have
+/// asked for nothing.
 #[derive(Debug)]
 pub struct Connections {
     free: Arc<Semaphore>,
@@ -103,6 +117,8 @@ pub struct Connections {
     patience: Duration,
     /// Whether the last one was refused, so that it is said once.
     is_full: AtomicBool,
+    /// Who had not asked when it was looked last, and since when it is there.
+    unasked: Mutex<VecDeque<(Instant, Peer)>>,
 }
 
 impl Connections {
@@ -110,7 +126,7 @@ impl Connections {
     #[must_use]
     pub fn new(limit: usize, patience: Duration) -> Self {
         let free = Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
-        Self { free, limit, patience, is_full: AtomicBool::new(false) }
+        Self { free, limit, patience, is_full: AtomicBool::new(false), unasked: Mutex::default() }
     }
 
     /// The connection, unless there are too many, or it is gone already. Who is
@@ -124,13 +140,38 @@ impl Connections {
                 let limit = self.limit;
                 tracing::warn!(%address, limit, "connections are refused: there are connections_max");
             }
+            self.make_room();
             return None;
         };
         self.is_full.store(false, Ordering::Relaxed);
         let peer = Peer::new(address);
+        self.note(&peer);
         let cut = Box::pin(peer.state.cut.clone().cancelled_owned());
         let late = Box::pin(tokio::time::sleep(self.patience));
         Some(Connection { stream, peer, cut, greeting: GREETING, late, _permit: permit })
+    }
+}
+
+impl Connections {
+    fn note(&self, peer: &Peer) {
+        let mut unasked = self.unasked.lock().unwrap_or_else(PoisonError::into_inner);
+        if unasked.len() >= self.limit.saturating_mul(2) {
+            unasked.retain(|(_, peer)| !peer.is_gone_or_asked());
+        }
+        unasked.push_back((Instant::now(), peer.clone()));
+    }
+
+    /// For the next that comes.
+    fn make_room(&self) {
+        let mut unasked = self.unasked.lock().unwrap_or_else(PoisonError::into_inner);
+        unasked.retain(|(_, peer)| !peer.is_gone_or_asked());
+        let long_ago = Instant::now().checked_sub(self.patience);
+        while unasked.front().is_some_and(|(since, _)| long_ago.is_some_and(|long_ago| *since < long_ago)) {
+            if let Some((_, peer)) = unasked.pop_front() {
+                metrics::counter!("quire_broker_connections_cut_total").increment(1);
+                peer.cut();
+            }
+        }
     }
 }
 

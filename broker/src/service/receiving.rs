@@ -115,6 +115,9 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for ReceivingService<S> {
         };
         let (mut parts, body) = request.into_parts();
         let peer = parts.extensions.get::<Peer>().cloned();
+        if let Some(peer) = &peer {
+            peer.asks();
+        }
         let receiving = Receiving::new(body, budget.clone(), peer, self.budgets.patience, messages);
         parts.extensions.insert(receiving.held.clone());
         self.inner.call(Request::from_parts(parts, Body::new(receiving)))

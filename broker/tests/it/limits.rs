@@ -176,6 +176,29 @@ async fn beyond_the_limit_connections_are_closed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_has_asked_for_nothing_makes_room() {
+    let mut server = Server::with(Options { connections_max: 3, ..small() }).await;
+    server.create("t", 1, &[]).await;
+    let (mut client, asked) = connect(server.address).await;
+    let (response, _body) = call(&mut client, "ProduceStream");
+    response.await.unwrap();
+    let (_idle, idle) = connect(server.address).await;
+    // Requests are what counts, not when.
+    tokio::time::sleep(CLIENT_PATIENCE * 3 / 2).await;
+    let next = crate::server::eventually("there is room", async || {
+        let stream = TcpStream::connect(server.address).await.ok()?;
+        let (mut client, connection) = h2::client::handshake(stream).await.ok()?;
+        tokio::spawn(connection);
+        let (response, _body) = call(&mut client, "ProduceStream");
+        response.await.ok()
+    });
+    assert!(next.await.status().is_success());
+    assert!(idle.is_finished());
+    assert!(!asked.is_finished());
+    assert_eq!(server.put("t", 0, "a").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_has_nothing_to_read_waits_for_no_memory() {
     let mut server = filled(8).await;
     let ground = server.stop().await;

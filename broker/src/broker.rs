@@ -105,9 +105,10 @@ impl Broker {
         let producers = ProducerIds::default();
         let Options { answer_bytes, client_patience, .. } = context.options;
         let part = answer_bytes / 8;
-        let answers = Answers::new("answers with records", 5 * part, client_patience);
+        let answers = Answers::new("answers with records", 4 * part, client_patience);
         let replies = Answers::new("answers without records", part, client_patience);
-        for sent in [&answers, &replies] {
+        let acknowledgements = Answers::new("answers to producers", part, client_patience);
+        for sent in [&answers, &replies, &acknowledgements] {
             context.spawn(Arc::clone(sent).watch(Arc::clone(&context.memory)));
         }
         let door = Arc::new(Door {
@@ -119,6 +120,7 @@ impl Broker {
             producers,
             answers,
             replies,
+            acknowledgements,
             fetches: Answers::new("fetches", part, client_patience),
             // Nobody knows for how long one lasts: it is not waited for.
             subscriptions: Answers::new("subscriptions", part, Duration::ZERO),
@@ -209,7 +211,7 @@ async fn sample(door: Arc<Door>) {
         metrics::gauge!("quire_broker_memory_bytes").set(as_gauge(context.memory.used()));
         metrics::gauge!("quire_broker_tail_cache_bytes").set(as_gauge(context.tails.used()));
         metrics::gauge!("quire_broker_answer_bytes").set(as_gauge(
-            [&door.answers, &door.replies, &door.fetches, &door.subscriptions]
+            [&door.answers, &door.replies, &door.acknowledgements, &door.fetches, &door.subscriptions]
                 .map(|answers| answers.used())
                 .iter()
                 .sum(),

@@ -23,7 +23,8 @@ pub struct Options {
     /// Memory for produce requests while they arrive; other requests have half as
     /// much. Past it they are not read on.
     pub request_bytes: usize,
-    /// Memory for answers, until the client has taken them. Past it readers wait.
+    /// Memory for answers until the client has taken them, half of it for those
+    /// with records, and for what is asked for. Past it clients wait.
     pub answer_bytes: usize,
     /// A client that takes next to nothing of its answers for this long, while
     /// others wait for that memory, is disconnected, and a request must arrive

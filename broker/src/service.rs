@@ -79,7 +79,9 @@ pub struct Door {
     pub answers: Arc<Answers>,
     /// Of all others, which need not wait for those.
     pub replies: Arc<Answers>,
-    /// Of what fetches ask for, until they are answered.
+    /// Of those to producers, which need not wait for anybody who reads.
+    pub acknowledgements: Arc<Answers>,
+    /// Of what is fetched or looked up, until it is found.
     pub fetches: Arc<Answers>,
     /// Of what is subscribed to.
     pub subscriptions: Arc<Answers>,

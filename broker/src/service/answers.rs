@@ -1,6 +1,7 @@
 //! The memory of answers that may be large: taken once it is known how large they
 //! are, held until the client has them. Whoever does not take what it asked
-//! for, while others wait for memory, is disconnected.
+//! for, while others wait for memory, is disconnected. The same measures what
+//! requests name, as long as it is looked for.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -28,15 +29,17 @@ const PIECE_BYTES: usize = 64 << 10;
 /// How often within the patience it is looked who stands still.
 const LOOKS: u32 = 6;
 
-/// Answers that are read or sent, of all clients.
+/// Answers of one kind that are read or sent, of all clients, or what they are
+/// asked for.
 #[derive(Debug)]
 pub struct Answers {
     /// For people: what they are.
     what: &'static str,
     free: Arc<Semaphore>,
     limit: usize,
-    /// How long a client may take nothing of an answer. Who waits for memory
-    /// waits twice as long, so that it outlasts who stands still.
+    /// How long a client may take next to nothing of an answer. Who waits for
+    /// memory waits twice as long, so that it outlasts who stands still. None at
+    /// all: nobody waits.
     patience: Duration,
     waiting: AtomicUsize,
     next: AtomicU64,
@@ -127,8 +130,8 @@ impl Answers {
         metrics::counter!("quire_broker_overloaded_total").increment(1);
         let Self { what, limit, .. } = self;
         let message = format!(
-            "the broker's memory for {what} ({limit} bytes) is in use: try again, or raise answer_bytes, of \
-             which it is a part"
+            "the broker's memory for {what} ({limit} bytes) is in use: try again once others are done, or raise \
+             answer_bytes, of which it is a part"
         );
         Failure::new(ErrorReason::Overloaded, message)
     }
@@ -236,7 +239,7 @@ struct KeptBody {
     pieces: VecDeque<Bytes>,
 }
 
-/// Has the body of a response of [`Answers::response`] hold its memory.
+/// Has the body of a response of [`Room::response`] hold its memory.
 #[must_use]
 pub fn keep(mut response: http::Response<Body>) -> http::Response<Body> {
     let kept = response.extensions_mut().remove::<Kept>();

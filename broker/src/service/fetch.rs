@@ -267,16 +267,19 @@ impl Door {
         mut max_bytes: usize,
         plain: Option<usize>,
     ) -> Result<Found, Failure> {
+        // Whichever partition is looked at first differs from time to time, so that
+        // one that is full does not keep the others out.
+        let first = rand::random_range(0..positions.len().max(1));
         let mut room: Option<Room> = None;
         loop {
             let mut turn = Turn::default();
-            let mut fetched = self.read(positions, max_bytes, &mut turn).await;
+            let mut fetched = self.read(positions, first, max_bytes, &mut turn).await;
             let bytes: usize = fetched.iter().map(Fetched::bytes).sum();
             if let Some(plain) = plain {
                 fetched = plain::convert(fetched, plain);
             }
             let size = if bytes > 0 { fetched.iter().map(Fetched::size).sum() } else { 0 };
-            let room_now = room.take().filter(|room| room.covers(size));
+            let room_now = room.take().filter(|room| size > 0 && room.covers(size));
             if let Some(room) = room_now.or_else(|| self.answers.room_now(size)) {
                 return Ok(Found { fetched, room });
             }
@@ -287,17 +290,15 @@ impl Door {
         }
     }
 
-    /// Whichever partition is looked at first differs from time to time, so that
-    /// one that is full does not keep the others out.
     async fn read<'a>(
         &'a self,
         positions: &[Position],
+        first: usize,
         max_bytes: usize,
         turn: &mut Turn<'a>,
     ) -> Vec<Fetched> {
         let mut found: Vec<Option<Fetched>> = Vec::with_capacity(positions.len());
         found.resize_with(positions.len(), || None);
-        let first = rand::random_range(0..positions.len().max(1));
         let mut left = max_bytes;
         let mut bytes = 0;
         for step in 0..positions.len() {

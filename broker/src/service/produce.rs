@@ -116,8 +116,8 @@ impl Door {
     /// Once it is written it is too late to say that there is none.
     async fn admit(&self, bytes: usize, answer: usize, deadline: Instant) -> Result<(Charge, Room), Failure> {
         self.check_open()?;
-        let room = tokio::time::timeout_at(deadline, self.replies.room(answer)).await;
-        let room = room.unwrap_or_else(|_elapsed| Err(self.replies.overloaded()))?;
+        let room = tokio::time::timeout_at(deadline, self.acknowledgements.room(answer)).await;
+        let room = room.unwrap_or_else(|_elapsed| Err(self.acknowledgements.overloaded()))?;
         let memory = &self.context.memory;
         let charged = memory.charge(bytes, || self.context.tails.evict_oldest());
         let charge = tokio::time::timeout_at(deadline, charged).await.map_err(|_elapsed| {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, Empty};
+use prost::Message as _;
 use quire_metadata::id_block::IdKind;
 use quire_metadata::operations::ids;
 use quire_proto::id::Nonce;
@@ -134,13 +135,16 @@ impl LogService for Records {
         let (_, extensions, v1::ListOffsetsRequest { partitions }) = request.into_parts();
         check_names(partitions.iter().map(|asked| &*asked.topic))?;
         let bytes = partitions.iter().map(|asked| OFFSET_BYTES + asked.topic.len()).sum();
-        let room = self.0.replies.room(bytes).await?;
+        let found = self.0.fetches.room(bytes).await?;
         let lookups = partitions.into_iter().map(|asked| {
             let door = Arc::clone(&self.0);
             async move { door.list_offset(asked).await }
         });
         let results = stream::iter(lookups).buffered(LOOKUPS).collect().await;
-        Ok(room.response(extensions.get(), v1::ListOffsetsResponse { results }))
+        let answer = v1::ListOffsetsResponse { results };
+        let room = self.0.replies.room(answer.encoded_len()).await?;
+        drop(found);
+        Ok(room.response(extensions.get(), answer))
     }
 }
 

@@ -74,8 +74,8 @@ pub struct Now {
 }
 
 /// The partition's own clock, by which its producers are silent: it goes on from
-/// the last that the log tells, as fast as the monotonic clock, and jumps nowhere
-/// with the wall's. What time passes while nobody leads does not count.
+/// when the last of them wrote, as fast as the monotonic clock, and jumps nowhere
+/// with the wall's. What passed before a take-over since that does not count.
 #[derive(Clone, Copy, Debug)]
 struct PartitionClock {
     /// Milliseconds at its first use; of an empty log, the wall's.

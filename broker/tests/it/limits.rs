@@ -193,7 +193,7 @@ async fn who_has_asked_for_nothing_makes_room() {
         response.await.ok()
     });
     assert!(next.await.status().is_success());
-    assert!(idle.is_finished());
+    _ = tokio::time::timeout(PATIENCE, idle).await.expect("it is disconnected");
     assert!(!asked.is_finished());
     assert_eq!(server.put("t", 0, "a").await, 0);
 }
@@ -217,6 +217,37 @@ async fn who_has_nothing_to_read_waits_for_no_memory() {
     let read = tokio::time::timeout(PATIENCE, server.read_from("quiet", 0, 0)).await.expect("it is answered");
     assert_eq!(read, [(0, "a".to_owned())]);
     assert!(!waits.is_finished(), "who wants much waits");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waits_for_memory_holds_up_no_reads() {
+    let ground = filled(8).await.stop().await;
+    // All that is read is read from the bookie.
+    let cold = Options { client_patience: PATIENCE * 2, tail_cache_bytes: 0, ..small() };
+    let mut server = Server::on(ground, cold).await;
+    server.create("small", 1, &[]).await;
+    assert_eq!(server.put("small", 0, "a").await, 0);
+    let (mut client, _connection) = connect(server.address).await;
+    let mut untaken = subscribe(&mut client).await;
+    assert!(untaken.0.body_mut().data().await.is_some());
+    // More than may read at once.
+    let waiting: Vec<_> = (0..40)
+        .map(|_| {
+            let mut log = server.log.clone();
+            tokio::spawn(async move { log.fetch(fetch("t", 0, 0)).await })
+        })
+        .collect();
+    tokio::time::sleep(CLIENT_PATIENCE / 2).await;
+    let read = tokio::time::timeout(PATIENCE, server.read_from("small", 0, 0)).await.expect("it is answered");
+    assert_eq!(read, [(0, "a".to_owned())]);
+    assert!(!waiting.iter().any(JoinHandle::is_finished));
+    // Once there is memory, they read what is there.
+    drop((untaken, client));
+    let read = join_all(waiting);
+    for answer in tokio::time::timeout(PATIENCE, read).await.expect("they are answered") {
+        let results = answer.unwrap().unwrap().into_inner().results;
+        assert!(results[0].next_offset > 0, "{:?}", results[0].error);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -48,6 +48,7 @@ fn door(inbox: &Arc<Inbox>) -> Arc<Door> {
         producers: Default::default(),
         answers: Answers::new("answers", 1 << 20, PATIENCE),
         replies: Answers::new("replies", 1 << 20, PATIENCE),
+        acknowledgements: Answers::new("acknowledgements", 1 << 20, PATIENCE),
         fetches: Answers::new("fetches", 1 << 20, PATIENCE),
         subscriptions: Answers::new("subscriptions", 1 << 20, PATIENCE),
     })
@@ -102,22 +103,22 @@ fn large_request() -> v1::ProduceRequest {
 #[tokio::test]
 async fn an_answer_has_its_memory_until_it_is_taken() {
     let door = door(&Inbox::new(8));
-    let replies = Arc::clone(&door.replies);
+    let memory = Arc::clone(&door.acknowledgements);
     let (outgoing, settled) = mpsc::channel(8);
     let peer = Some(Peer::new(([127, 0, 0, 1], 1).into()));
     let requests = futures_util::stream::iter([Ok(large_request())]);
     timeout(PATIENCE, run(door, requests, peer, Held::default(), outgoing)).await.expect("it ends");
-    assert!(replies.used() > 0);
+    assert!(memory.used() > 0);
     let mut responses = responses(settled);
     assert_eq!(responses.next().await.unwrap().unwrap().results.len(), 20);
-    assert_eq!(replies.used(), 0);
+    assert_eq!(memory.used(), 0);
 }
 
 #[tokio::test]
 async fn who_finds_no_memory_for_its_answer_is_told_and_the_stream_goes_on() {
     let inbox = Inbox::new(8);
     let door = door(&inbox);
-    let _all = door.replies.room(usize::MAX).await.unwrap();
+    let _all = door.acknowledgements.room(usize::MAX).await.unwrap();
     let (requests, incoming) = mpsc::channel(8);
     let (outgoing, mut responses) = mpsc::channel(8);
     let serving = tokio::spawn(run(door, ReceiverStream::new(incoming), None, Held::default(), outgoing));

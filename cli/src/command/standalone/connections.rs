@@ -17,8 +17,9 @@ use tokio_util::sync::{CancellationToken, DropGuard, WaitForCancellationFutureOw
 /// Health checks and scrapers need a few.
 const LIMIT: usize = 128;
 
-/// A connection on which nothing comes or goes for this long is closed.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A connection on which nothing comes or goes for this long is closed. Longer
+/// than scrapers wait between two requests.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A listener with few connections.
 #[derive(Debug)]
@@ -166,5 +167,16 @@ mod tests {
         let (_client, mut connection) = connect(&mut connections).await;
         let ended = connection.read_u8().await.unwrap_err();
         assert_eq!(ended.kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_says_something_now_and_then_is_not() {
+        let mut connections = connections(2).await;
+        let (mut client, mut connection) = connect(&mut connections).await;
+        for _ in 0..4 {
+            tokio::time::sleep(PATIENCE * 2 / 3).await;
+            client.write_u8(7).await.unwrap();
+            assert_eq!(connection.read_u8().await.unwrap(), 7);
+        }
     }
 }

@@ -190,8 +190,7 @@ async fn who_has_asked_for_nothing_makes_room() {
     let (response, _body) = call(&mut client, "ProduceStream");
     response.await.unwrap();
     let (_idle, idle) = connect(server.address).await;
-    // Requests are what counts, not when.
-    tokio::time::sleep(CLIENT_PATIENCE * 3 / 2).await;
+    // Requests are what counts, not when: the one that goes is the younger.
     let next = crate::server::eventually("there is room", async || {
         let stream = TcpStream::connect(server.address).await.ok()?;
         let (mut client, connection) = h2::client::handshake(stream).await.ok()?;
@@ -244,9 +243,11 @@ async fn who_waits_for_memory_holds_up_no_reads() {
             tokio::spawn(async move { log.fetch(fetch("t", 0, 0)).await })
         })
         .collect();
-    tokio::time::sleep(CLIENT_PATIENCE / 2).await;
-    let read = tokio::time::timeout(PATIENCE, server.read_from("small", 0, 0)).await.expect("it is answered");
-    assert_eq!(read, [(0, "a".to_owned())]);
+    // However many of them have come: what they hold they would hold for long.
+    for _ in 0..100 {
+        let read = tokio::time::timeout(PATIENCE, server.read_from("small", 0, 0)).await;
+        assert_eq!(read.expect("it is answered"), [(0, "a".to_owned())]);
+    }
     assert!(!waiting.iter().any(JoinHandle::is_finished));
     // Once there is memory, they read what is there.
     drop((untaken, client));
@@ -284,26 +285,27 @@ async fn a_name_that_no_topic_can_have_is_not_repeated() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subscription_that_finds_no_memory_may_be_tried_again() {
     let server = Server::with(small()).await;
-    // All that there is for questions is half-sent.
-    let (mut client, _connection) = connect(server.address).await;
-    let large = framed(&v1::MetadataRequest { topics: vec!["t".repeat(4 << 20)] });
-    let (_response, mut begun) = call(&mut client, "Metadata");
-    let claim = [&[0][..], &(4_u32 << 20).to_be_bytes(), &large[5..10_000]].concat();
-    begun.send_data(claim.into(), false).unwrap();
-    tokio::time::sleep(CLIENT_PATIENCE / 4).await;
     let names = (0..500).map(|at| v1::FetchPartition { topic: format!("topic-{at}"), ..Default::default() });
     let start = v1::SubscribeStart { partitions: names.collect(), ..v1::SubscribeStart::default() };
     let subscribe = v1::SubscribeRequest { request: Some(Request::Start(start)) };
-    let mut answers = [1, 2].map(|_| {
-        let mut log = server.log.clone();
-        let subscribe = subscribe.clone();
-        Box::pin(
-            async move { log.subscribe(futures_util::stream::iter([subscribe])).await.unwrap().into_inner() },
-        )
+    let refused = crate::server::eventually("memory is taken before it is asked for", async || {
+        // All that there is for questions is half-sent.
+        let (mut client, _connection) = connect(server.address).await;
+        let (_response, mut begun) = call(&mut client, "Metadata");
+        let half = [&[0][..], &(4_u32 << 20).to_be_bytes(), &[0; 10_000]].concat();
+        begun.send_data(half.into(), false).unwrap();
+        // One is refused; the other waits until that is given up, which may be too long.
+        let ended = join_all([1, 2].map(|_| {
+            let (mut log, subscribe) = (server.log.clone(), subscribe.clone());
+            async move {
+                let answers = log.subscribe(futures_util::stream::iter([subscribe])).await;
+                answers.unwrap().into_inner().message().await
+            }
+        }));
+        let ended = tokio::time::timeout(PATIENCE, ended).await.expect("both are answered");
+        let refused: Vec<_> = ended.into_iter().filter(Result::is_err).map(status_reason).collect();
+        (!refused.is_empty()).then_some(refused)
     });
-    // One waits until the other request is given up, the other is refused.
-    let ended = join_all(answers.iter_mut().map(async |answer| answer.await.message().await));
-    let ended = tokio::time::timeout(PATIENCE, ended).await.expect("both are answered");
-    let refused: Vec<_> = ended.into_iter().filter(Result::is_err).map(status_reason).collect();
-    assert_eq!(refused, [v1::ErrorReason::Overloaded]);
+    let refused = refused.await;
+    assert!(refused.iter().all(|reason| *reason == v1::ErrorReason::Overloaded), "{refused:?}");
 }

@@ -1,11 +1,12 @@
 //! The memory of answers that may be large: taken once it is known how large they
-//! are, held until the client has them. Whoever does not take what it asked
-//! for, while others wait for memory, is disconnected. The same measures what
-//! requests name, as long as it is looked for.
+//! are, held until the client has them. One connection may hold a part of it.
+//! Whoever does not take what it asked for, while others wait for memory, is
+//! disconnected. The same measures what requests name, as long as it is looked
+//! for.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -19,15 +20,19 @@ use tonic::body::Body;
 use tonic::{Response, Status};
 
 use crate::failure::Failure;
-use crate::memory::{Memory, SMALL, Waiting};
+use crate::memory::{Memory, SMALL};
 use crate::service::connection::Peer;
 
 /// Answers are sent in pieces of at most this many bytes, so that it is seen how
 /// fast a client takes them.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// How often within the patience it is looked who stands still.
+/// How often within the patience it is looked who stands still. Once somebody has
+/// waited for all of it, this is also how much shorter it is.
 const LOOKS: u32 = 6;
+
+/// One connection may hold this part of the memory, or else one answer.
+const PARTS: usize = 8;
 
 /// Answers of one kind that are read or sent, of all clients, or what they are
 /// asked for.
@@ -41,9 +46,10 @@ pub struct Answers {
     /// memory waits twice as long, so that it outlasts who stands still. None at
     /// all: nobody waits.
     patience: Duration,
-    waiting: AtomicUsize,
     next: AtomicU64,
     under_way: Mutex<HashMap<u64, UnderWay>>,
+    /// Since when those wait that hold less than their part.
+    waiting: Mutex<BTreeMap<u64, Instant>>,
 }
 
 /// An answer that is being sent.
@@ -60,6 +66,14 @@ struct UnderWay {
 pub struct Room {
     answers: Arc<Answers>,
     permit: OwnedSemaphorePermit,
+    /// Of the connection's part.
+    own: Option<OwnedSemaphorePermit>,
+}
+
+/// One that waits, as long as it does.
+struct Waiting<'a> {
+    answers: &'a Answers,
+    id: u64,
 }
 
 /// An answer that is being sent, until its last piece is.
@@ -69,6 +83,7 @@ pub struct Sending {
     id: u64,
     peer: Peer,
     permit: OwnedSemaphorePermit,
+    _own: Option<OwnedSemaphorePermit>,
 }
 
 /// A piece of it.
@@ -87,9 +102,9 @@ impl Answers {
             free: Arc::new(Semaphore::new(limit)),
             limit,
             patience,
-            waiting: AtomicUsize::new(0),
             next: AtomicU64::new(0),
-            under_way: Mutex::new(HashMap::new()),
+            under_way: Mutex::default(),
+            waiting: Mutex::default(),
         })
     }
 
@@ -99,26 +114,48 @@ impl Answers {
         self.limit - self.free.available_permits().min(self.limit)
     }
 
-    /// Takes this many bytes, unless they are few, if there are so many.
+    /// Bytes that one connection may hold. An answer that is larger takes all of
+    /// it.
     #[must_use]
-    pub fn room_now(self: &Arc<Self>, bytes: usize) -> Option<Room> {
-        let permit = Arc::clone(&self.free).try_acquire_many_owned(self.permits(bytes)).ok()?;
-        Some(Room { answers: Arc::clone(self), permit })
+    pub const fn part(&self) -> usize {
+        self.limit / PARTS
     }
 
-    /// The same, as soon as there are so many, in the order of asking.
-    /// Cancel-safe.
+    /// Takes this many bytes for this client, unless they are few, if there are so
+    /// many.
+    #[must_use]
+    pub fn room_now(self: &Arc<Self>, bytes: usize, peer: Option<&Peer>) -> Option<Room> {
+        let permits = self.permits(bytes);
+        let own = match self.part_of(peer, permits) {
+            Some((part, permits)) => Some(part.try_acquire_many_owned(permits).ok()?),
+            None => None,
+        };
+        let permit = Arc::clone(&self.free).try_acquire_many_owned(permits).ok()?;
+        Some(Room { answers: Arc::clone(self), permit, own })
+    }
+
+    /// The same, as soon as there are so many, in the order of asking. Who holds its
+    /// part waits for itself first. Cancel-safe.
     ///
     /// # Errors
     /// `OVERLOADED` when there are not so many for too long.
-    pub async fn room(self: &Arc<Self>, bytes: usize) -> Result<Room, Failure> {
-        if let Some(room) = self.room_now(bytes) {
+    pub async fn room(self: &Arc<Self>, bytes: usize, peer: Option<&Peer>) -> Result<Room, Failure> {
+        if let Some(room) = self.room_now(bytes, peer) {
             return Ok(room);
         }
-        let _waiting = Waiting::new(&self.waiting);
-        let acquired = Arc::clone(&self.free).acquire_many_owned(self.permits(bytes));
-        match tokio::time::timeout(2 * self.patience, acquired).await {
-            Ok(Ok(permit)) => Ok(Room { answers: Arc::clone(self), permit }),
+        let deadline = Instant::now() + 2 * self.patience;
+        let permits = self.permits(bytes);
+        let own = match self.part_of(peer, permits) {
+            Some((part, permits)) => {
+                let acquired = tokio::time::timeout_at(deadline, part.acquire_many_owned(permits)).await;
+                Some(acquired.ok().and_then(Result::ok).ok_or_else(|| self.part_is_used())?)
+            }
+            None => None,
+        };
+        let _waiting = self.wait();
+        let acquired = Arc::clone(&self.free).acquire_many_owned(permits);
+        match tokio::time::timeout_at(deadline, acquired).await {
+            Ok(Ok(permit)) => Ok(Room { answers: Arc::clone(self), permit, own }),
             // The semaphore is never closed.
             Ok(Err(_)) | Err(_) => Err(self.overloaded()),
         }
@@ -136,26 +173,54 @@ impl Answers {
         Failure::new(ErrorReason::Overloaded, message)
     }
 
+    fn part_is_used(&self) -> Failure {
+        metrics::counter!("quire_broker_overloaded_total").increment(1);
+        let (what, part) = (self.what, self.part());
+        let message = format!(
+            "what one connection may hold of the broker's memory for {what} ({part} bytes) is in use: take the \
+             answers that are there, ask for less at once, or raise answer_bytes"
+        );
+        Failure::new(ErrorReason::Overloaded, message)
+    }
+
     fn permits(&self, bytes: usize) -> u32 {
         let bytes = if bytes < SMALL { 0 } else { bytes.min(self.limit) };
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
+    /// The part of a client's connection, and how much of that this much takes.
+    fn part_of(&self, peer: Option<&Peer>, permits: u32) -> Option<(Arc<Semaphore>, u32)> {
+        let part = self.part();
+        let peer = peer.filter(|_| permits > 0)?;
+        Some((peer.part(self.what, part), permits.min(u32::try_from(part).unwrap_or(u32::MAX))))
+    }
+
+    fn wait(&self) -> Waiting<'_> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        self.waiting().insert(id, Instant::now());
+        Waiting { answers: self, id }
+    }
+
     /// Disconnects who stands still while somebody waits for what it holds: for
     /// an answer's memory, or for that of records, whose pieces answers are. Ends
     /// never.
+    ///
+    /// Those who come next may stand still as well: once somebody has waited for as
+    /// long as one may, one may for a moment only.
     pub async fn watch(self: Arc<Self>, records: Arc<Memory>) {
         let mut every = tokio::time::interval(self.patience / LOOKS);
         loop {
             every.tick().await;
-            if self.waiting.load(Ordering::Relaxed) == 0 && !records.is_pressed() {
+            let waits_since = self.waiting().first_key_value().map(|(_, since)| *since);
+            if waits_since.is_none() && !records.is_pressed() {
                 continue;
             }
             let now = Instant::now();
-            let answers_wait = self.waiting.load(Ordering::Relaxed) > 0;
+            let is_long = waits_since.is_some_and(|since| now >= since + self.patience);
+            let patience = if is_long { self.patience / LOOKS } else { self.patience };
             let stands_still = |answer: &&UnderWay| {
-                (answers_wait || answer.pins_records)
-                    && now >= answer.since.max(answer.peer.taken_at()) + self.patience
+                (waits_since.is_some() || answer.pins_records)
+                    && now >= answer.since.max(answer.peer.taken_at()) + patience
             };
             for UnderWay { peer, .. } in self.lock().values().filter(stands_still) {
                 if !peer.is_cut() {
@@ -170,6 +235,10 @@ impl Answers {
 
     fn lock(&self) -> MutexGuard<'_, HashMap<u64, UnderWay>> {
         self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, Instant>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -186,6 +255,9 @@ impl Room {
     pub fn hold(mut self, pieces: VecDeque<Bytes>, peer: Peer, pins_records: bool) -> VecDeque<Bytes> {
         let bytes: usize = pieces.iter().map(Bytes::len).sum();
         drop(self.permit.split(self.permit.num_permits().saturating_sub(bytes)));
+        if let Some(own) = &mut self.own {
+            drop(own.split(own.num_permits().saturating_sub(bytes)));
+        }
         let Some(sending) = self.sending(peer, pins_records).map(Arc::new) else { return pieces };
         let held = |bytes: Bytes| Bytes::from_owner(Piece { bytes, sending: Arc::clone(&sending) });
         pieces.into_iter().flat_map(chop).map(held).collect()
@@ -195,13 +267,13 @@ impl Room {
     /// none.
     #[must_use]
     pub fn sending(self, peer: Peer, pins_records: bool) -> Option<Sending> {
-        let Self { answers, permit } = self;
+        let Self { answers, permit, own } = self;
         if permit.num_permits() == 0 {
             return None;
         }
         let id = answers.next.fetch_add(1, Ordering::Relaxed);
         answers.lock().insert(id, UnderWay { peer: peer.clone(), since: Instant::now(), pins_records });
-        Some(Sending { answers, id, peer, permit })
+        Some(Sending { answers, id, peer, permit, _own: own })
     }
 
     /// A response, whose memory is held until its client has it. Needs [`keep`]
@@ -292,6 +364,12 @@ impl Drop for Piece {
     }
 }
 
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.answers.waiting().remove(&self.id);
+    }
+}
+
 impl Drop for Sending {
     fn drop(&mut self) {
         self.answers.lock().remove(&self.id);
@@ -317,8 +395,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_memory_of_an_answer_is_held_by_its_last_piece() {
         let answers = Answers::new("answers", LIMIT, PATIENCE);
-        let room = answers.room(LIMIT).await.unwrap();
-        assert!(answers.room(SMALL).now_or_never().is_none());
+        let room = answers.room(LIMIT, None).await.unwrap();
+        assert!(answers.room(SMALL, None).now_or_never().is_none());
         let mut pieces =
             room.hold([Bytes::from(vec![7; 3 << 20]), Bytes::from_static(b"end")].into(), peer(), false);
         assert_eq!(answers.used(), (3 << 20) + 3, "no more than it turned out to be");
@@ -333,8 +411,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_finds_no_memory_is_told_why() {
         let answers = Answers::new("answers", LIMIT, PATIENCE);
-        let _room = answers.room(LIMIT).await.unwrap();
-        assert_eq!(answers.room(SMALL).await.unwrap_err().reason, ErrorReason::Overloaded);
+        let _room = answers.room(LIMIT, None).await.unwrap();
+        assert_eq!(answers.room(SMALL, None).await.unwrap_err().reason, ErrorReason::Overloaded);
+    }
+
+    /// An answer of so many bytes, on its way to this client.
+    async fn sent(answers: &Arc<Answers>, bytes: usize, peer: &Peer) -> VecDeque<Bytes> {
+        let room = answers.room(bytes, None).await.unwrap();
+        room.hold([Bytes::from(vec![7; bytes])].into(), peer.clone(), false)
     }
 
     #[tokio::test(start_paused = true)]
@@ -342,22 +426,21 @@ mod tests {
         let answers = Answers::new("answers", LIMIT, PATIENCE);
         let watch = tokio::spawn(Arc::clone(&answers).watch(Memory::new(1 << 20)));
         let (slow, creeps, still) = (peer(), peer(), peer());
-        let answer = || VecDeque::from([Bytes::from(vec![7; 2 << 20])]);
-        let mut slowly = answers.room(LIMIT / 2).await.unwrap().hold(answer(), slow.clone(), false);
+        let mut slowly = sent(&answers, LIMIT / 2, &slow).await;
         // What a client has many of it cannot take all at once.
-        let _behind = answers.room(LIMIT / 4).await.unwrap().hold(answer(), slow.clone(), false);
-        let never = answers.room(LIMIT / 2).await.unwrap().hold(answer(), still.clone(), false);
+        let _behind = sent(&answers, LIMIT / 8, &slow).await;
+        let never = sent(&answers, LIMIT / 8, &still).await;
         tokio::time::sleep(10 * PATIENCE).await;
         assert!(!still.is_cut(), "nobody waits");
-        let mut taken_little = answers.room(LIMIT / 16).await.unwrap().hold(answer(), creeps.clone(), false);
+        let mut taken_little = sent(&answers, LIMIT / 8, &creeps).await;
         let waiting = tokio::spawn({
             let answers = Arc::clone(&answers);
-            async move { answers.room(LIMIT).await }
+            async move { answers.room(LIMIT, None).await }
         });
         while !slowly.is_empty() {
-            slowly.drain(..slowly.len().min(16));
+            slowly.drain(..slowly.len().min(4));
             taken_little.pop_front();
-            tokio::time::sleep(PATIENCE * 7 / 10).await;
+            tokio::time::sleep(PATIENCE / LOOKS * 7 / 10).await;
         }
         assert!(creeps.is_cut(), "a piece now and then is no progress");
         assert!(still.is_cut());
@@ -367,13 +450,67 @@ mod tests {
         waiting.abort();
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn when_others_have_waited_for_long_who_stands_still_goes_sooner() {
+        let answers = Answers::new("answers", LIMIT, PATIENCE);
+        let watch = tokio::spawn(Arc::clone(&answers).watch(Memory::new(1 << 20)));
+        let stalls = |peer: Peer| {
+            let answers = Arc::clone(&answers);
+            tokio::spawn(async move {
+                let began = Instant::now();
+                let _untaken = sent(&answers, LIMIT, &peer).await;
+                while !peer.is_cut() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                began.elapsed()
+            })
+        };
+        let [first, second, third] = [peer(), peer(), peer()].map(stalls);
+        tokio::task::yield_now().await;
+        assert!(answers.room(LIMIT, Some(&peer())).await.is_ok(), "it outlasts them");
+        let look = PATIENCE / LOOKS;
+        let lived = [first.await.unwrap(), second.await.unwrap(), third.await.unwrap()];
+        let most = [PATIENCE + look, PATIENCE + 3 * look, PATIENCE + 5 * look];
+        assert!(
+            lived[0] >= PATIENCE && lived.iter().zip(most).all(|(lived, most)| *lived <= most),
+            "{lived:?}"
+        );
+        watch.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_connection_holds_its_part() {
+        let answers = Answers::new("answers", LIMIT, PATIENCE);
+        let (greedy, other) = (peer(), peer());
+        let part = answers.part();
+        // An answer that is larger is served, alone.
+        let larger = answers.room(2 * part, Some(&greedy)).await.unwrap();
+        assert_eq!(answers.used(), 2 * part);
+        assert!(answers.room_now(SMALL, Some(&greedy)).is_none());
+        let refused = answers.room(SMALL, Some(&greedy)).await.unwrap_err();
+        assert_eq!(refused.reason, ErrorReason::Overloaded);
+        assert!(refused.message.contains("one connection"), "{}", refused.message);
+        assert!(answers.room_now(part, Some(&other)).is_some());
+        // It turned out to be small.
+        let mut pieces = larger.hold([Bytes::from(vec![7; part / 2])].into(), greedy.clone(), false);
+        let half = answers.room_now(part / 2, Some(&greedy)).unwrap();
+        let mut waiting = Box::pin(answers.room(part / 4, Some(&greedy)));
+        assert!(waiting.as_mut().now_or_never().is_none());
+        assert!(answers.waiting().is_empty(), "it waits for itself only");
+        pieces.clear();
+        assert!(waiting.now_or_never().is_some_and(|room| room.is_ok()));
+        drop(half);
+        assert!(answers.room_now(part, Some(&greedy)).is_some());
+        assert_eq!(answers.used(), 0);
+    }
+
     #[tokio::test]
     async fn a_small_answer_takes_nothing_and_waits_for_nobody() {
         let answers = Answers::new("answers", LIMIT, PATIENCE);
-        let all = answers.room(LIMIT).await.unwrap();
-        let mut waiting = Box::pin(answers.room(SMALL));
+        let all = answers.room(LIMIT, None).await.unwrap();
+        let mut waiting = Box::pin(answers.room(SMALL, None));
         assert!(waiting.as_mut().now_or_never().is_none());
-        assert!(answers.room(SMALL - 1).now_or_never().is_some_and(|room| room.is_ok()));
+        assert!(answers.room(SMALL - 1, None).now_or_never().is_some_and(|room| room.is_ok()));
         drop(all);
         assert!(waiting.await.is_ok());
     }
@@ -384,7 +521,7 @@ mod tests {
         let topic = v1::TopicMetadata { name: "x".repeat(100_000), ..v1::TopicMetadata::default() };
         let message = v1::MetadataResponse { topics: vec![topic], ..v1::MetadataResponse::default() };
         let bytes = message.encoded_len();
-        let made = answers.room(bytes + 1).await.unwrap().response(Some(&peer()), message.clone());
+        let made = answers.room(bytes + 1, None).await.unwrap().response(Some(&peer()), message.clone());
         assert_eq!(answers.used(), bytes + 1);
         let encoded = Bytes::from(message.encode_to_vec());
         let body = Body::new(http_body_util::Full::new(encoded.clone()));
@@ -407,7 +544,7 @@ mod tests {
         let (pins, copied, small) = (peer(), peer(), peer());
         let _answers = [(&pins, 100_000, true), (&copied, 100_000, false), (&small, 100, true)].map(
             |(peer, bytes, pins_records)| {
-                let room = answers.room(bytes).now_or_never().unwrap().unwrap();
+                let room = answers.room(bytes, None).now_or_never().unwrap().unwrap();
                 room.hold([Bytes::from(vec![1; bytes])].into(), peer.clone(), pins_records)
             },
         );
@@ -422,7 +559,7 @@ mod tests {
         drop(all);
         drop(waits.await.unwrap());
 
-        assert!(tokio::time::timeout(PATIENCE, answers.room(LIMIT)).await.is_err());
+        assert!(tokio::time::timeout(PATIENCE, answers.room(LIMIT, None)).await.is_err());
         assert_eq!(cut(), [true, true, false], "memory of answers is waited for");
         watching.abort();
     }

@@ -1,6 +1,6 @@
 //! Accepted connections: so many at once, each of which can be cut.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -20,7 +20,7 @@ use tonic::transport::server::Connected;
 const GREETING: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
 /// Who takes so many bytes of its answers does not stand still.
-const PROGRESS: usize = 1 << 20;
+const PROGRESS: usize = 192 << 10;
 
 /// The other side of a connection. Requests carry it among their extensions.
 #[derive(Clone, Debug)]
@@ -36,6 +36,8 @@ struct State {
     taken: Mutex<Taken>,
     produces: Arc<Semaphore>,
     questions: Arc<Semaphore>,
+    /// What is left of its parts, by what they are of.
+    parts: Mutex<HashMap<&'static str, Arc<Semaphore>>>,
 }
 
 /// What a peer took of its answers.
@@ -53,7 +55,8 @@ impl Peer {
         let [produces, questions] = [(); 2].map(|()| Arc::new(Semaphore::new(1)));
         let taken = Mutex::new(Taken { bytes: 0, at: Instant::now() });
         let (cut, has_asked) = (CancellationToken::new(), AtomicBool::new(false));
-        Self { address, state: Arc::new(State { cut, has_asked, taken, produces, questions }) }
+        let parts = Mutex::default();
+        Self { address, state: Arc::new(State { cut, has_asked, taken, produces, questions, parts }) }
     }
 
     /// Ends the connection, with all that was to be sent on it.
@@ -90,6 +93,13 @@ impl Peer {
     #[must_use]
     pub fn taken_at(&self) -> Instant {
         self.state.taken.lock().unwrap_or_else(PoisonError::into_inner).at
+    }
+
+    /// What is left of its part of the memory for this, which is of so many bytes.
+    #[must_use]
+    pub fn part(&self, of: &'static str, bytes: usize) -> Arc<Semaphore> {
+        let mut parts = self.state.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(parts.entry(of).or_insert_with(|| Arc::new(Semaphore::new(bytes))))
     }
 
     /// The right of one produce request of the connection to wait for memory,

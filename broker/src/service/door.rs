@@ -105,7 +105,7 @@ async fn fetch(door: Arc<Door>, peer: Peer, request: Request<Body>, limit: usize
     // The body, and the memory of the request with it, is gone before the wait.
     let request = requests::<v1::FetchRequest>(request.into_body(), limit).message().await;
     let found = match request {
-        Ok(Some(request)) => door.fetch(request).await.map_err(Status::from),
+        Ok(Some(request)) => door.fetch(request, &peer).await.map_err(Status::from),
         Ok(None) => Err(Status::internal("there is no request in the body")),
         Err(status) => Err(status),
     };

@@ -1,5 +1,6 @@
 //! Fetch: whole batches of many partitions, waiting for them if asked to.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use crate::log::reader::Turn;
 use crate::log::stored::Batches;
 use crate::log::waiter::Waiter;
 use crate::service::answers::Room;
+use crate::service::connection::Peer;
 use crate::service::{Door, check_count, check_names, plain};
 
 /// An answer has at most this many bytes of batches, but for its first batch.
@@ -177,7 +179,7 @@ impl Door {
     /// # Errors
     /// When the request as a whole is wrong; failures of partitions are in
     /// their results.
-    pub async fn fetch(&self, request: v1::FetchRequest) -> Result<Found, Failure> {
+    pub async fn fetch(&self, request: v1::FetchRequest, peer: &Peer) -> Result<Found, Failure> {
         self.check_open()?;
         let wait = Duration::from_millis(u64::from(request.max_wait_ms));
         if wait > self.context.options.fetch_wait_max {
@@ -185,18 +187,20 @@ impl Door {
             return Err(failure::invalid(format!("max_wait_ms is above {most}")));
         }
         check_count(request.partitions.len())?;
-        let _asked = self.fetches.room(request.partitions.len() * ASKED_BYTES).await?;
+        let _asked = self.fetches.room(request.partitions.len() * ASKED_BYTES, Some(peer)).await?;
         let positions = self.positions(request.partitions)?;
         let max_bytes = match request.max_bytes {
             0 => self.context.options.fetch_bytes,
             bytes => (bytes as usize).min(BYTES_MAX),
         };
+        let max_bytes = max_bytes.min(self.answers.part());
         let min_bytes = (request.min_bytes as usize).clamp(1, max_bytes);
         metrics::counter!("quire_broker_fetch_requests_total").increment(1);
-        let plain = request.plain.then_some(plain::BYTES_MAX);
-        let mut found = self.fetch_until(&positions, min_bytes, max_bytes, plain, wait).await?;
+        let plain = request.plain.then_some(plain::BYTES_MAX.min(self.answers.part()));
+        let mut found = self.fetch_until(&positions, min_bytes..=max_bytes, plain, wait, peer).await?;
         if found.bytes() == 0 {
-            found.room = self.replies.room(found.fetched.iter().map(Fetched::size).sum()).await?;
+            let bytes = found.fetched.iter().map(Fetched::size).sum();
+            found.room = self.replies.room(bytes, Some(peer)).await?;
         }
         metrics::counter!("quire_broker_fetch_bytes_total").increment(found.bytes() as u64);
         Ok(found)
@@ -205,15 +209,16 @@ impl Door {
     async fn fetch_until(
         &self,
         positions: &[Position],
-        min_bytes: usize,
-        max_bytes: usize,
+        bytes: RangeInclusive<usize>,
         plain: Option<usize>,
         wait: Duration,
+        peer: &Peer,
     ) -> Result<Found, Failure> {
         let deadline = Instant::now() + wait;
+        let (min_bytes, max_bytes) = bytes.into_inner();
         let enough =
             |found: &Found| found.bytes() >= min_bytes || found.fetched.iter().any(Fetched::is_hopeless);
-        let found = self.collect(positions, max_bytes, plain).await?;
+        let found = self.collect(positions, max_bytes, plain, peer).await?;
         if wait.is_zero() || enough(&found) {
             return Ok(found);
         }
@@ -221,7 +226,7 @@ impl Door {
         // From here on no change is missed: look again, then wait.
         let watching = Watching::start(positions);
         loop {
-            let found = self.collect(positions, max_bytes, plain).await?;
+            let found = self.collect(positions, max_bytes, plain, peer).await?;
             if enough(&found) || self.context.stop.is_cancelled() {
                 return Ok(found);
             }
@@ -229,7 +234,7 @@ impl Door {
             tokio::select! {
                 () = watching.changed() => {}
                 () = tokio::time::sleep_until(deadline) => {
-                    return self.collect(positions, max_bytes, plain).await;
+                    return self.collect(positions, max_bytes, plain, peer).await;
                 }
                 () = self.context.stop.cancelled() => {}
             }
@@ -266,6 +271,7 @@ impl Door {
         positions: &[Position],
         mut max_bytes: usize,
         plain: Option<usize>,
+        peer: &Peer,
     ) -> Result<Found, Failure> {
         // Whichever partition is looked at first differs from time to time, so that
         // one that is full does not keep the others out.
@@ -280,12 +286,12 @@ impl Door {
             }
             let size = if bytes > 0 { fetched.iter().map(Fetched::size).sum() } else { 0 };
             let room_now = room.take().filter(|room| size > 0 && room.covers(size));
-            if let Some(room) = room_now.or_else(|| self.answers.room_now(size)) {
+            if let Some(room) = room_now.or_else(|| self.answers.room_now(size, Some(peer))) {
                 return Ok(Found { fetched, room });
             }
             // What waits for memory holds none. It is read again.
             drop((fetched, turn));
-            room = Some(self.answers.room(size).await?);
+            room = Some(self.answers.room(size, Some(peer)).await?);
             max_bytes = bytes;
         }
     }

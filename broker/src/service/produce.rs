@@ -20,6 +20,7 @@ use crate::failure::{self, Failure};
 use crate::log::PartitionLog;
 use crate::memory::Charge;
 use crate::service::answers::Room;
+use crate::service::connection::Peer;
 use crate::service::{Door, check_count};
 use crate::shard::Inbox;
 use crate::shard::piece::{Acks, Piece};
@@ -73,7 +74,11 @@ impl Door {
     /// # Errors
     /// When the request as a whole is wrong; failures of partitions are in the
     /// outcomes.
-    pub async fn submit(&self, request: v1::ProduceRequest) -> Result<Submitted, Failure> {
+    pub async fn submit(
+        &self,
+        request: v1::ProduceRequest,
+        peer: Option<&Peer>,
+    ) -> Result<Submitted, Failure> {
         check_count(request.partitions.len())?;
         let began = Instant::now();
         let deadline = began + self.timeout(request.timeout_ms);
@@ -88,7 +93,7 @@ impl Door {
         let mut submitted = Submitted { correlation_id, parts, call, outcomes, began, deadline, room: None };
         let messages: usize = partitions.iter().map(|part| part.messages.len()).sum();
         let answer = partitions.iter().map(|part| RESULT_BYTES + part.topic.len()).sum();
-        let charge = match self.admit(bytes + messages * MESSAGE_BYTES, answer, deadline).await {
+        let charge = match self.admit(bytes + messages * MESSAGE_BYTES, answer, peer, deadline).await {
             Ok((charge, room)) => {
                 submitted.room = Some(room);
                 charge
@@ -114,9 +119,15 @@ impl Door {
 
     /// Waits for memory for a request and its answer, at most until the deadline.
     /// Once it is written it is too late to say that there is none.
-    async fn admit(&self, bytes: usize, answer: usize, deadline: Instant) -> Result<(Charge, Room), Failure> {
+    async fn admit(
+        &self,
+        bytes: usize,
+        answer: usize,
+        peer: Option<&Peer>,
+        deadline: Instant,
+    ) -> Result<(Charge, Room), Failure> {
         self.check_open()?;
-        let room = tokio::time::timeout_at(deadline, self.acknowledgements.room(answer)).await;
+        let room = tokio::time::timeout_at(deadline, self.acknowledgements.room(answer, peer)).await;
         let room = room.unwrap_or_else(|_elapsed| Err(self.acknowledgements.overloaded()))?;
         let memory = &self.context.memory;
         let charged = memory.charge(bytes, || self.context.tails.evict_oldest());

@@ -49,7 +49,7 @@ pub async fn run(
     responses: mpsc::Sender<Response>,
 ) {
     // One after another: what waits keeps its place.
-    let mut submitted = pin!(requests.then(|request| submit(&door, request, &arrived)));
+    let mut submitted = pin!(requests.then(|request| submit(&door, request, peer.as_ref(), &arrived)));
     let mut in_flight = FuturesUnordered::new();
     let mut settled = None;
     let mut broken = None;
@@ -86,9 +86,10 @@ pub async fn run(
 async fn submit(
     door: &Door,
     request: Result<v1::ProduceRequest, Status>,
+    peer: Option<&Peer>,
     arrived: &Held,
 ) -> Result<Submitted, Status> {
-    let submitted = door.submit(request?).await;
+    let submitted = door.submit(request?, peer).await;
     arrived.release();
     Ok(submitted?)
 }

@@ -37,7 +37,7 @@ pub async fn run(
     arrived: Held,
     responses: mpsc::Sender<Pushed>,
 ) {
-    let begun = begin(door, requests.next().await).await;
+    let begun = begin(door, &peer, requests.next().await).await;
     arrived.release();
     let ended = match begun {
         Ok(subscription) => subscription.serve(requests, &peer, &responses).await,
@@ -51,6 +51,7 @@ pub async fn run(
 
 async fn begin(
     door: Arc<Door>,
+    peer: &Peer,
     first: Option<Result<v1::SubscribeRequest, Status>>,
 ) -> Result<Subscription, Status> {
     use v1::subscribe_request::Request;
@@ -59,7 +60,7 @@ async fn begin(
     };
     door.check_open()?;
     check_count(start.partitions.len())?;
-    let asked = door.subscriptions.room(start.partitions.len() * ASKED_BYTES).await?;
+    let asked = door.subscriptions.room(start.partitions.len() * ASKED_BYTES, Some(peer)).await?;
     let positions = door.positions(start.partitions)?;
     if positions.is_empty() {
         return Err(failure::invalid("a subscription must name partitions").into());
@@ -81,7 +82,7 @@ impl Subscription {
         while !self.positions.is_empty() {
             if self.credit > 0 {
                 let pushed = tokio::select! {
-                    pushed = self.push() => pushed?,
+                    pushed = self.push(peer) => pushed?,
                     () = stop.cancelled() => return Err(failure::shutting_down().into()),
                     () = responses.closed() => return Ok(()),
                 };
@@ -120,11 +121,12 @@ impl Subscription {
 
     /// What can be sent now. A partition that failed is told of and left out
     /// from then on; one that is not ready is waited for, and so is memory.
-    async fn push(&mut self) -> Result<Found, Failure> {
-        let plain = self.plain.then_some(MESSAGE_BYTES);
-        let most = usize::try_from(self.credit).unwrap_or(usize::MAX).min(MESSAGE_BYTES);
+    async fn push(&mut self, peer: &Peer) -> Result<Found, Failure> {
+        let limit = MESSAGE_BYTES.min(self.door.answers.part());
+        let plain = self.plain.then_some(limit);
+        let most = usize::try_from(self.credit).unwrap_or(usize::MAX).min(limit);
         let found = loop {
-            match self.door.collect(&self.positions, most, plain).await {
+            match self.door.collect(&self.positions, most, plain, peer).await {
                 Err(failure) if failure.reason == ErrorReason::Overloaded => {}
                 collected => break collected?,
             }
@@ -153,15 +155,15 @@ impl Subscription {
             self.positions.remove(at);
         }
         if is_empty {
-            room = self.room(pushed.iter().map(Fetched::size).sum()).await?;
+            room = self.room(pushed.iter().map(Fetched::size).sum(), peer).await?;
         }
         Ok(Found { fetched: pushed, room })
     }
 
     /// Memory for so many bytes without records, once there is.
-    async fn room(&self, bytes: usize) -> Result<Room, Failure> {
+    async fn room(&self, bytes: usize, peer: &Peer) -> Result<Room, Failure> {
         loop {
-            match self.door.replies.room(bytes).await {
+            match self.door.replies.room(bytes, Some(peer)).await {
                 Err(failure) if failure.reason == ErrorReason::Overloaded => {}
                 taken => return taken,
             }

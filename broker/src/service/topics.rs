@@ -56,7 +56,7 @@ impl TopicService for Topics {
     ) -> Result<Response<v1::ListTopicsResponse>, Status> {
         self.0.check_open()?;
         let all = self.0.catalog.all();
-        let room = self.0.replies.room(all.len() * TOPIC_BYTES).await?;
+        let room = self.0.replies.room(all.len() * TOPIC_BYTES, request.extensions().get()).await?;
         let topics = all.iter().map(|entry| public(entry)).collect();
         Ok(room.response(request.extensions().get(), v1::ListTopicsResponse { topics }))
     }
@@ -67,7 +67,8 @@ impl TopicService for Topics {
     ) -> Result<Response<v1::DescribeTopicResponse>, Status> {
         self.0.check_open()?;
         let entry = self.0.catalog.topic(&request.get_ref().name)?;
-        let room = self.0.replies.room(entry.partitions.len() * PARTITION_BYTES).await?;
+        let room =
+            self.0.replies.room(entry.partitions.len() * PARTITION_BYTES, request.extensions().get()).await?;
         let partitions = entry.partitions.iter().map(|log| self.0.describe(log)).collect();
         let described = v1::DescribeTopicResponse { topic: Some(public(&entry)), partitions };
         Ok(room.response(request.extensions().get(), described))

@@ -226,6 +226,26 @@ async fn who_has_nothing_to_read_waits_for_no_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn connections_that_take_nothing_hold_their_parts_only() {
+    let ground = filled(8).await.stop().await;
+    // Parts of one message each; for as long as the test nobody is disconnected.
+    let options = Options { answer_bytes: 16 << 20, client_patience: PATIENCE * 2, ..small() };
+    let mut server = Server::on(ground, options).await;
+    let mut stalled = Vec::new();
+    for _ in 0..6 {
+        let (mut client, _connection) = connect(server.address).await;
+        let mut first = subscribe(&mut client).await;
+        assert!(first.0.body_mut().data().await.is_some());
+        for _ in 0..10 {
+            stalled.push(subscribe(&mut client).await);
+        }
+        stalled.push(first);
+    }
+    let read = tokio::time::timeout(PATIENCE, server.read_from("t", 0, 0)).await.expect("it is answered");
+    assert_eq!(read.len(), 8);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_waits_for_memory_holds_up_no_reads() {
     let ground = filled(8).await.stop().await;
     // All that is read is read from the bookie.

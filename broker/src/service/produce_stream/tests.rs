@@ -118,7 +118,7 @@ async fn an_answer_has_its_memory_until_it_is_taken() {
 async fn who_finds_no_memory_for_its_answer_is_told_and_the_stream_goes_on() {
     let inbox = Inbox::new(8);
     let door = door(&inbox);
-    let _all = door.acknowledgements.room(usize::MAX).await.unwrap();
+    let _all = door.acknowledgements.room(usize::MAX, None).await.unwrap();
     let (requests, incoming) = mpsc::channel(8);
     let (outgoing, mut responses) = mpsc::channel(8);
     let serving = tokio::spawn(run(door, ReceiverStream::new(incoming), None, Held::default(), outgoing));

@@ -2,7 +2,7 @@
 //! what failed, on what, what to do.
 
 use quire_metadata::store::StoreError;
-use quire_metadata::topic::TOPIC_NAME_MAX;
+use quire_metadata::topic::{TOPIC_NAME_MAX, TopicName};
 use quire_proto::id::Offset;
 use quire_proto::v1::ErrorReason;
 
@@ -14,10 +14,13 @@ pub fn long_topic_name(topic: &str) -> Failure {
 }
 
 pub fn unknown_topic(topic: &str) -> Failure {
-    Failure::new(
-        ErrorReason::UnknownTopic,
-        format!("topic {topic:?} does not exist: create it first (quire topic create)"),
-    )
+    let message = match topic.parse::<TopicName>() {
+        Ok(topic) => format!("topic \"{topic}\" does not exist: create it first (quire topic create)"),
+        // There cannot be one.
+        Err(_) if topic.len() > TOPIC_NAME_MAX => return long_topic_name(topic),
+        Err(invalid) => invalid.to_string(),
+    };
+    Failure::new(ErrorReason::UnknownTopic, message)
 }
 
 /// It is not the one that the request means.

@@ -24,12 +24,13 @@ pub struct Options {
     /// much. Past it they are not read on.
     pub request_bytes: usize,
     /// Memory for answers until the client has taken them, half of it for those
-    /// with records, and for what is asked for. Past it clients wait.
+    /// with records, and for what is asked for. One connection may hold an eighth
+    /// of each. Past it clients wait.
     pub answer_bytes: usize,
     /// A client that takes next to nothing of its answers for this long, while
     /// others wait for that memory, is disconnected, and a request must arrive
-    /// within it. Memory for a request is waited for as
-    /// long, memory for an answer twice as long.
+    /// within it. Memory for a request is waited for as long, memory for an answer
+    /// twice as long.
     pub client_patience: Duration,
     /// Greatest number of connections; more are closed at once.
     pub connections_max: usize,

@@ -8,7 +8,7 @@ use quire_proto::v1::topic_service_client::TopicServiceClient;
 use tokio::time::{Instant, sleep, timeout_at};
 use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use crate::backoff::Backoff;
 use crate::directory::Directory;
@@ -26,6 +26,9 @@ pub(crate) const MESSAGE_MAX: usize = 64 << 20;
 /// A peer that does not answer a ping for this long is gone.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A call that is tried for this long is told of, once.
+const QUIET: Duration = Duration::from_secs(3);
 
 /// A cluster has at most this many brokers that a client keeps connections to.
 const CHANNELS_MAX: usize = 1024;
@@ -115,8 +118,10 @@ impl Connections {
         R: Clone,
         F: Future<Output = Result<T, Status>>,
     {
-        let deadline = Instant::now() + self.call_timeout;
+        let began = Instant::now();
+        let deadline = began + self.call_timeout;
         let mut known_effectless = true;
+        let mut is_told = false;
         for attempt in 1.. {
             let address = self.directory.favourite();
             let error =
@@ -144,7 +149,12 @@ impl Connections {
                     self.timed_out(what, Some(error), known_effectless)
                 });
             }
-            debug!(what, attempt, %error, "trying again");
+            if is_told || began.elapsed() < QUIET {
+                debug!(what, attempt, %error, "trying again");
+            } else {
+                is_told = true;
+                warn!(what, attempt, %error, "no answer yet, trying again");
+            }
             sleep(wait).await;
         }
         Err(self.timed_out(what, None, known_effectless))

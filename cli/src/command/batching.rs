@@ -13,6 +13,12 @@ use crate::output;
 /// # Errors
 /// When they do not go together.
 pub(crate) fn options(batching: &Batching) -> Result<ProducerOptions, Failure> {
+    if !(256..=8 << 20).contains(&batching.batch_bytes.len()) {
+        return Err(Failure::usage("--batch-bytes must be 256 bytes to 8MiB"));
+    }
+    if batching.linger_ms > 60_000 {
+        return Err(Failure::usage("--linger-ms must be at most 60000, a minute"));
+    }
     if batching.buffer_bytes.len() / 2 < batching.batch_bytes.len() {
         return Err(Failure::usage("--buffer-bytes must be at least twice --batch-bytes"));
     }

@@ -21,8 +21,8 @@ pub(super) async fn run(arguments: &BenchLatency, client: &Client) -> Result<Rep
             "--size: a value holds its time here, and {STAMP} bytes at least"
         )));
     }
-    ensure_topic(&client.admin(), topic).await?;
     let load = Load::new(&topic.name, topic.records, &arguments.load, Some(arguments.rate))?;
+    ensure_topic(&client.admin(), topic).await?;
     let mut consumer = client.consumer(ConsumerOptions::default()).map_err(failure)?;
     consumer.assign_topic(&topic.name, Start::Latest).await.map_err(failure)?;
     let producer = client.producer(load.options.clone()).map_err(failure)?;

@@ -11,8 +11,8 @@ use crate::failure::Failure;
 
 pub(super) async fn run(arguments: &BenchProduce, client: &Client) -> Result<Report, Failure> {
     let topic = &arguments.topic;
-    ensure_topic(&client.admin(), topic).await?;
     let load = Load::new(&topic.name, topic.records, &arguments.load, arguments.rate)?;
+    ensure_topic(&client.admin(), topic).await?;
     let producer = client.producer(load.options.clone()).map_err(failure)?;
     // Asks where the partitions are before the clock starts.
     producer.partitions(&topic.name).await.map_err(failure)?;

@@ -37,7 +37,7 @@ use crate::log::tail::TailBudget;
 use crate::memory::Memory;
 use crate::options::Options;
 use crate::pool::LedgerPool;
-use crate::service::answers::Answers;
+use crate::service::answers::{Answers, Kind};
 use crate::service::ledgers::Ledgers;
 use crate::service::records::{ProducerIds, Records};
 use crate::service::topics::Topics;
@@ -105,9 +105,9 @@ impl Broker {
         let producers = ProducerIds::default();
         let Options { answer_bytes, client_patience, .. } = context.options;
         let part = answer_bytes / 8;
-        let answers = Answers::new("answers with records", 4 * part, client_patience);
-        let replies = Answers::new("answers without records", part, client_patience);
-        let acknowledgements = Answers::new("answers to producers", part, client_patience);
+        let answers = Answers::new(Kind::Records, 4 * part, client_patience);
+        let replies = Answers::new(Kind::Replies, part, client_patience);
+        let acknowledgements = Answers::new(Kind::Acknowledgements, part, client_patience);
         for sent in [&answers, &replies, &acknowledgements] {
             context.spawn(Arc::clone(sent).watch(Arc::clone(&context.memory)));
         }
@@ -121,9 +121,9 @@ impl Broker {
             answers,
             replies,
             acknowledgements,
-            fetches: Answers::new("fetches", part, client_patience),
+            fetches: Answers::new(Kind::Fetches, part, client_patience),
             // Nobody knows for how long one lasts: it is not waited for.
-            subscriptions: Answers::new("subscriptions", part, Duration::ZERO),
+            subscriptions: Answers::new(Kind::Subscriptions, part, Duration::ZERO),
         });
         let health = HealthReporter::new();
         let broker = Self { context: Arc::clone(&door.context), door, pool, shards, running, health };

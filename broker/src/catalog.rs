@@ -76,9 +76,13 @@ impl Catalog {
     /// The topic of this name.
     ///
     /// # Errors
-    /// `UNKNOWN_TOPIC`
+    /// `UNKNOWN_TOPIC`, `INVALID_TOPIC_NAME`
     pub fn topic(&self, name: &str) -> Result<Arc<TopicEntry>, Failure> {
-        self.read(|topics| topics.by_name.get(name).cloned()).ok_or_else(|| failure::unknown_topic(name))
+        let found = self.read(|topics| topics.by_name.get(name).cloned());
+        found.ok_or_else(|| match name.parse::<stored::TopicName>() {
+            Ok(_) => failure::unknown_topic(name),
+            Err(_) => failure::invalid_topic_name(name),
+        })
     }
 
     /// The topic with this identity.

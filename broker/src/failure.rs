@@ -2,25 +2,27 @@
 //! what failed, on what, what to do.
 
 use quire_metadata::store::StoreError;
-use quire_metadata::topic::{TOPIC_NAME_MAX, TopicName};
+use quire_metadata::topic::{InvalidTopicName, TOPIC_NAME_MAX};
 use quire_proto::id::Offset;
 use quire_proto::v1::ErrorReason;
 
 pub use quire_proto::error::Failure;
 
-/// It is longer than any topic's. It is not repeated, which could be much.
-pub fn long_topic_name(topic: &str) -> Failure {
-    invalid(format!("a topic's name of {} bytes: it has at most {TOPIC_NAME_MAX}", topic.len()))
+/// No topic can have it. One that is too long is not repeated, which could be much.
+pub fn invalid_topic_name(topic: &str) -> Failure {
+    let message = if topic.len() > TOPIC_NAME_MAX {
+        format!("a topic's name of {} bytes: it has at most {TOPIC_NAME_MAX}", topic.len())
+    } else {
+        InvalidTopicName(topic.to_owned()).to_string()
+    };
+    Failure::new(ErrorReason::InvalidTopicName, message)
 }
 
 pub fn unknown_topic(topic: &str) -> Failure {
-    let message = match topic.parse::<TopicName>() {
-        Ok(topic) => format!("topic \"{topic}\" does not exist: create it first (quire topic create)"),
-        // There cannot be one.
-        Err(_) if topic.len() > TOPIC_NAME_MAX => return long_topic_name(topic),
-        Err(invalid) => invalid.to_string(),
-    };
-    Failure::new(ErrorReason::UnknownTopic, message)
+    Failure::new(
+        ErrorReason::UnknownTopic,
+        format!("topic {topic:?} does not exist: create it first (quire topic create)"),
+    )
 }
 
 /// It is not the one that the request means.

@@ -57,11 +57,11 @@ pub fn check_count(named: usize) -> Result<(), Failure> {
 /// names.
 ///
 /// # Errors
-/// `INVALID_REQUEST`
+/// `INVALID_REQUEST`, `INVALID_TOPIC_NAME`
 pub fn check_names<'a>(topics: impl ExactSizeIterator<Item = &'a str>) -> Result<(), Failure> {
     check_count(topics.len())?;
     match topics.into_iter().find(|topic| topic.len() > TOPIC_NAME_MAX) {
-        Some(topic) => Err(failure::long_topic_name(topic)),
+        Some(topic) => Err(failure::invalid_topic_name(topic)),
         None => Ok(()),
     }
 }
@@ -92,16 +92,13 @@ impl Door {
     /// or says which topic of that name is meant.
     ///
     /// # Errors
-    /// `UNKNOWN_TOPIC`, `UNKNOWN_PARTITION`, `INVALID_REQUEST`
+    /// `UNKNOWN_TOPIC`, `INVALID_TOPIC_NAME`, `UNKNOWN_PARTITION`, `INVALID_REQUEST`
     pub fn partition(
         &self,
         topic: &str,
         topic_id: &[u8],
         index: u32,
     ) -> Result<(Arc<TopicEntry>, Arc<PartitionLog>), Failure> {
-        if topic.len() > TOPIC_NAME_MAX {
-            return Err(failure::long_topic_name(topic));
-        }
         let entry = self.catalog.topic(topic)?;
         let named = entry.topic.id.0.as_bytes();
         if !topic_id.is_empty() && topic_id != named {

@@ -153,7 +153,7 @@ impl Connections {
                 debug!(what, attempt, %error, "trying again");
             } else {
                 is_told = true;
-                warn!(what, attempt, %error, "no answer yet, trying again");
+                warn!(what, attempt, %error, "not done yet, trying again");
             }
             sleep(wait).await;
         }

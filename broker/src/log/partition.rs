@@ -341,6 +341,7 @@ impl State {
         let mut next = offset;
         for entry in self.tail.range(at..) {
             if out.bytes >= max_bytes && out.bytes > 0 {
+                out.is_full = true;
                 break;
             }
             next = entry.collect(next, max_bytes, out);

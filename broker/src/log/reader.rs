@@ -82,6 +82,7 @@ impl Reader {
                 Err(failure) => return Err(failure),
             }
         }
+        out.is_full = true;
         Ok(at)
     }
 

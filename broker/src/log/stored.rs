@@ -30,6 +30,8 @@ pub struct Batches {
     pub strict: bool,
     /// Whether they are slices of records that are charged: of a tail.
     pub pins_records: bool,
+    /// Whether there may be more, for which there was no room.
+    pub is_full: bool,
 }
 
 impl Batches {
@@ -118,6 +120,7 @@ impl StoredEntry {
                 continue;
             }
             if (out.strict || out.bytes > 0) && out.bytes + span.len() > max_bytes {
+                out.is_full = true;
                 break;
             }
             let cut = self.slice(self.prefix_len + span.start, self.prefix_len + span.end);

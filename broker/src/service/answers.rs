@@ -5,6 +5,7 @@
 //! for.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,19 +28,36 @@ use crate::service::connection::Peer;
 /// fast a client takes them.
 const PIECE_BYTES: usize = 64 << 10;
 
-/// How often within the patience it is looked who stands still. Once somebody has
-/// waited for all of it, this is also how much shorter it is.
+/// How often within the patience it is looked who stands still.
 const LOOKS: u32 = 6;
+
+/// Once somebody has waited for as long as one may stand still, one may for this
+/// part of it.
+const HURRY: u32 = 6;
 
 /// One connection may hold this part of the memory, or else one answer.
 const PARTS: usize = 8;
+
+/// What memory is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Answers with records.
+    Records,
+    /// All other answers but those to producers.
+    Replies,
+    /// Answers to producers.
+    Acknowledgements,
+    /// What is fetched or looked up, until it is found.
+    Fetches,
+    /// What is subscribed to.
+    Subscriptions,
+}
 
 /// Answers of one kind that are read or sent, of all clients, or what they are
 /// asked for.
 #[derive(Debug)]
 pub struct Answers {
-    /// For people: what they are.
-    what: &'static str,
+    kind: Kind,
     free: Arc<Semaphore>,
     limit: usize,
     /// How long a client may take next to nothing of an answer. Who waits for
@@ -48,7 +66,7 @@ pub struct Answers {
     patience: Duration,
     next: AtomicU64,
     under_way: Mutex<HashMap<u64, UnderWay>>,
-    /// Since when those wait that hold less than their part.
+    /// Since when those wait that wait for others, not for themselves.
     waiting: Mutex<BTreeMap<u64, Instant>>,
 }
 
@@ -59,6 +77,14 @@ struct UnderWay {
     since: Instant,
     /// Whether its pieces are of records that are charged.
     pins_records: bool,
+}
+
+/// What one connection may hold of it.
+#[derive(Debug)]
+pub struct Part {
+    free: Arc<Semaphore>,
+    /// The right of one request to wait for what the connection holds itself.
+    turn: Semaphore,
 }
 
 /// Memory for one answer.
@@ -95,10 +121,10 @@ struct Piece {
 impl Answers {
     /// For this many bytes at once.
     #[must_use]
-    pub fn new(what: &'static str, limit: usize, patience: Duration) -> Arc<Self> {
+    pub fn new(kind: Kind, limit: usize, patience: Duration) -> Arc<Self> {
         let limit = limit.clamp(1 << 20, u32::MAX as usize);
         Arc::new(Self {
-            what,
+            kind,
             free: Arc::new(Semaphore::new(limit)),
             limit,
             patience,
@@ -127,7 +153,7 @@ impl Answers {
     pub fn room_now(self: &Arc<Self>, bytes: usize, peer: Option<&Peer>) -> Option<Room> {
         let permits = self.permits(bytes);
         let own = match self.part_of(peer, permits) {
-            Some((part, permits)) => Some(part.try_acquire_many_owned(permits).ok()?),
+            Some((part, permits)) => Some(Arc::clone(&part.free).try_acquire_many_owned(permits).ok()?),
             None => None,
         };
         let permit = Arc::clone(&self.free).try_acquire_many_owned(permits).ok()?;
@@ -140,34 +166,64 @@ impl Answers {
     /// # Errors
     /// `OVERLOADED` when there are not so many for too long.
     pub async fn room(self: &Arc<Self>, bytes: usize, peer: Option<&Peer>) -> Result<Room, Failure> {
-        if let Some(room) = self.room_now(bytes, peer) {
-            return Ok(room);
-        }
-        let deadline = Instant::now() + 2 * self.patience;
-        let permits = self.permits(bytes);
-        let own = match self.part_of(peer, permits) {
-            Some((part, permits)) => {
-                let acquired = tokio::time::timeout_at(deadline, part.acquire_many_owned(permits)).await;
-                Some(acquired.ok().and_then(Result::ok).ok_or_else(|| self.part_is_used())?)
-            }
-            None => None,
+        self.wait_for_room(bytes, peer, None, false).await
+    }
+
+    /// The same for who holds what all requests need: one of a connection waits for
+    /// what that holds itself, at most until then.
+    ///
+    /// # Errors
+    /// `OVERLOADED` when there are not so many for too long, or another waits.
+    pub async fn room_in_turn(
+        self: &Arc<Self>,
+        bytes: usize,
+        peer: Option<&Peer>,
+        deadline: Option<Instant>,
+    ) -> Result<Room, Failure> {
+        self.wait_for_room(bytes, peer, deadline, true).await
+    }
+
+    async fn wait_for_room(
+        self: &Arc<Self>,
+        bytes: usize,
+        peer: Option<&Peer>,
+        deadline: Option<Instant>,
+        in_turn: bool,
+    ) -> Result<Room, Failure> {
+        let until = || {
+            let patient = Instant::now() + 2 * self.patience;
+            deadline.map_or(patient, |deadline| deadline.min(patient))
         };
+        let permits = self.permits(bytes);
+        let mut own = None;
+        if let Some((part, permits)) = self.part_of(peer, permits) {
+            let free = Arc::clone(&part.free);
+            own = free.try_acquire_many_owned(permits).ok();
+            if own.is_none() {
+                let turn = in_turn.then(|| part.turn.try_acquire()).transpose();
+                let _turn = turn.map_err(|_| self.part_is_used())?;
+                let acquired = Arc::clone(&part.free).acquire_many_owned(permits);
+                let acquired = tokio::time::timeout_at(until(), acquired).await;
+                own = Some(acquired.ok().and_then(Result::ok).ok_or_else(|| self.part_is_used())?);
+            }
+        }
+        let free = Arc::clone(&self.free);
+        if let Ok(permit) = Arc::clone(&free).try_acquire_many_owned(permits) {
+            return Ok(Room { answers: Arc::clone(self), permit, own });
+        }
         let _waiting = self.wait();
-        let acquired = Arc::clone(&self.free).acquire_many_owned(permits);
-        match tokio::time::timeout_at(deadline, acquired).await {
+        match tokio::time::timeout_at(until(), free.acquire_many_owned(permits)).await {
             Ok(Ok(permit)) => Ok(Room { answers: Arc::clone(self), permit, own }),
             // The semaphore is never closed.
             Ok(Err(_)) | Err(_) => Err(self.overloaded()),
         }
     }
 
-    /// There is no memory.
-    #[must_use]
-    pub fn overloaded(&self) -> Failure {
+    fn overloaded(&self) -> Failure {
         metrics::counter!("quire_broker_overloaded_total").increment(1);
-        let Self { what, limit, .. } = self;
+        let Self { kind, limit, .. } = self;
         let message = format!(
-            "the broker's memory for {what} ({limit} bytes) is in use: try again once others are done, or raise \
+            "the broker's memory for {kind} ({limit} bytes) is in use: try again once others are done, or raise \
              answer_bytes, of which it is a part"
         );
         Failure::new(ErrorReason::Overloaded, message)
@@ -175,10 +231,11 @@ impl Answers {
 
     fn part_is_used(&self) -> Failure {
         metrics::counter!("quire_broker_overloaded_total").increment(1);
-        let (what, part) = (self.what, self.part());
+        let (kind, part) = (self.kind, self.part());
         let message = format!(
-            "what one connection may hold of the broker's memory for {what} ({part} bytes) is in use: take the \
-             answers that are there, ask for less at once, or raise answer_bytes"
+            "one connection may hold {part} bytes of the broker's memory for {kind}, and this one does: try \
+             again once what it asked for before is there and taken, ask for less at once or on more \
+             connections, or raise answer_bytes"
         );
         Failure::new(ErrorReason::Overloaded, message)
     }
@@ -189,10 +246,13 @@ impl Answers {
     }
 
     /// The part of a client's connection, and how much of that this much takes.
-    fn part_of(&self, peer: Option<&Peer>, permits: u32) -> Option<(Arc<Semaphore>, u32)> {
-        let part = self.part();
+    fn part_of(&self, peer: Option<&Peer>, permits: u32) -> Option<(Arc<Part>, u32)> {
         let peer = peer.filter(|_| permits > 0)?;
-        Some((peer.part(self.what, part), permits.min(u32::try_from(part).unwrap_or(u32::MAX))))
+        Some((self.part_held_by(peer), permits.min(u32::try_from(self.part()).unwrap_or(u32::MAX))))
+    }
+
+    fn part_held_by(&self, peer: &Peer) -> Arc<Part> {
+        peer.part(self.kind, || Part { free: Arc::new(Semaphore::new(self.part())), turn: Semaphore::new(1) })
     }
 
     fn wait(&self) -> Waiting<'_> {
@@ -202,8 +262,8 @@ impl Answers {
     }
 
     /// Disconnects who stands still while somebody waits for what it holds: for
-    /// an answer's memory, or for that of records, whose pieces answers are. Ends
-    /// never.
+    /// an answer's memory, or for that of records, whose pieces answers are, or
+    /// itself with a request. Ends never.
     ///
     /// Those who come next may stand still as well: once somebody has waited for as
     /// long as one may, one may for a moment only.
@@ -211,16 +271,16 @@ impl Answers {
         let mut every = tokio::time::interval(self.patience / LOOKS);
         loop {
             every.tick().await;
-            let waits_since = self.waiting().first_key_value().map(|(_, since)| *since);
-            if waits_since.is_none() && !records.is_pressed() {
-                continue;
-            }
             let now = Instant::now();
+            let waits_since = self.waiting().first_key_value().map(|(_, since)| *since);
             let is_long = waits_since.is_some_and(|since| now >= since + self.patience);
-            let patience = if is_long { self.patience / LOOKS } else { self.patience };
+            let patience = if is_long { self.patience / HURRY } else { self.patience };
+            let records_wait = records.is_pressed();
             let stands_still = |answer: &&UnderWay| {
-                (waits_since.is_some() || answer.pins_records)
-                    && now >= answer.since.max(answer.peer.taken_at()) + patience
+                let is_waited_for = waits_since.is_some()
+                    || (answer.pins_records && records_wait)
+                    || self.part_held_by(&answer.peer).turn.available_permits() == 0;
+                is_waited_for && now >= answer.since.max(answer.peer.taken_at()) + patience
             };
             for UnderWay { peer, .. } in self.lock().values().filter(stands_still) {
                 if !peer.is_cut() {
@@ -239,6 +299,18 @@ impl Answers {
 
     fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, Instant>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Records => "answers with records",
+            Self::Replies => "answers without records",
+            Self::Acknowledgements => "answers to producers",
+            Self::Fetches => "fetches",
+            Self::Subscriptions => "subscriptions",
+        })
     }
 }
 
@@ -394,7 +466,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_memory_of_an_answer_is_held_by_its_last_piece() {
-        let answers = Answers::new("answers", LIMIT, PATIENCE);
+        let answers = Answers::new(Kind::Records, LIMIT, PATIENCE);
         let room = answers.room(LIMIT, None).await.unwrap();
         assert!(answers.room(SMALL, None).now_or_never().is_none());
         let mut pieces =
@@ -410,7 +482,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_finds_no_memory_is_told_why() {
-        let answers = Answers::new("answers", LIMIT, PATIENCE);
+        let answers = Answers::new(Kind::Records, LIMIT, PATIENCE);
         let _room = answers.room(LIMIT, None).await.unwrap();
         assert_eq!(answers.room(SMALL, None).await.unwrap_err().reason, ErrorReason::Overloaded);
     }
@@ -423,7 +495,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_stands_still_is_disconnected_when_others_wait_and_who_is_slow_is_not() {
-        let answers = Answers::new("answers", LIMIT, PATIENCE);
+        let answers = Answers::new(Kind::Records, LIMIT, PATIENCE);
         let watch = tokio::spawn(Arc::clone(&answers).watch(Memory::new(1 << 20)));
         let (slow, creeps, still) = (peer(), peer(), peer());
         let mut slowly = sent(&answers, LIMIT / 2, &slow).await;
@@ -452,7 +524,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn when_others_have_waited_for_long_who_stands_still_goes_sooner() {
-        let answers = Answers::new("answers", LIMIT, PATIENCE);
+        let answers = Answers::new(Kind::Records, LIMIT, PATIENCE);
         let watch = tokio::spawn(Arc::clone(&answers).watch(Memory::new(1 << 20)));
         let stalls = |peer: Peer| {
             let answers = Arc::clone(&answers);
@@ -480,7 +552,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn one_connection_holds_its_part() {
-        let answers = Answers::new("answers", LIMIT, PATIENCE);
+        let answers = Answers::new(Kind::Records, LIMIT, PATIENCE);
         let (greedy, other) = (peer(), peer());
         let part = answers.part();
         // An answer that is larger is served, alone.
@@ -506,7 +578,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_small_answer_takes_nothing_and_waits_for_nobody() {
-        let answers = Answers::new("answers", LIMIT, PATIENCE);
+        let answers = Answers::new(Kind::Records, LIMIT, PATIENCE);
         let all = answers.room(LIMIT, None).await.unwrap();
         let mut waiting = Box::pin(answers.room(SMALL, None));
         assert!(waiting.as_mut().now_or_never().is_none());
@@ -517,7 +589,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_response_holds_its_memory() {
-        let answers = Answers::new("answers", LIMIT, PATIENCE);
+        let answers = Answers::new(Kind::Records, LIMIT, PATIENCE);
         let topic = v1::TopicMetadata { name: "x".repeat(100_000), ..v1::TopicMetadata::default() };
         let message = v1::MetadataResponse { topics: vec![topic], ..v1::MetadataResponse::default() };
         let bytes = message.encoded_len();
@@ -539,7 +611,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_stands_still_is_disconnected_for_what_it_holds_only() {
-        let (answers, records) = (Answers::new("answers", LIMIT, PATIENCE), Memory::new(LIMIT));
+        let (answers, records) = (Answers::new(Kind::Records, LIMIT, PATIENCE), Memory::new(LIMIT));
         let watching = tokio::spawn(Arc::clone(&answers).watch(Arc::clone(&records)));
         let (pins, copied, small) = (peer(), peer(), peer());
         let _answers = [(&pins, 100_000, true), (&copied, 100_000, false), (&small, 100, true)].map(

@@ -16,6 +16,8 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
+use crate::service::answers::{Kind, Part};
+
 /// A client that has sent less has not greeted: keep-alives begin after that.
 const GREETING: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
@@ -36,8 +38,8 @@ struct State {
     taken: Mutex<Taken>,
     produces: Arc<Semaphore>,
     questions: Arc<Semaphore>,
-    /// What is left of its parts, by what they are of.
-    parts: Mutex<HashMap<&'static str, Arc<Semaphore>>>,
+    /// What it may hold of the memory for answers.
+    parts: Mutex<HashMap<Kind, Arc<Part>>>,
 }
 
 /// What a peer took of its answers.
@@ -95,11 +97,11 @@ impl Peer {
         self.state.taken.lock().unwrap_or_else(PoisonError::into_inner).at
     }
 
-    /// What is left of its part of the memory for this, which is of so many bytes.
+    /// What it may hold of the memory for this; at first all of it is free.
     #[must_use]
-    pub fn part(&self, of: &'static str, bytes: usize) -> Arc<Semaphore> {
+    pub fn part(&self, kind: Kind, free: impl FnOnce() -> Part) -> Arc<Part> {
         let mut parts = self.state.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(parts.entry(of).or_insert_with(|| Arc::new(Semaphore::new(bytes))))
+        Arc::clone(parts.entry(kind).or_insert_with(|| Arc::new(free())))
     }
 
     /// The right of one produce request of the connection to wait for memory,

@@ -295,7 +295,7 @@ mod tests {
         let bytes = pieces.iter().map(Bytes::len).sum();
         let bounds = Bounds { earliest: Offset(1), latest: Offset(9) };
         let batches = Batches { pieces, bytes, ..Batches::default() };
-        let slice = Slice { from: Offset(2), next: Offset(3), batches, bytes, messages: Vec::new() };
+        let slice = Slice { from: Offset(2), next: Offset(3), batches, bytes, ..Slice::default() };
         Fetched { topic: "t".to_owned(), partition, bounds: Some(bounds), outcome: Ok(slice) }
     }
 

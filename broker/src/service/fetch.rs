@@ -65,6 +65,8 @@ pub struct Slice {
     pub batches: Batches,
     /// Bytes of the batches, also once they are messages.
     pub bytes: usize,
+    /// Whether there may be more of them, for which there was no room.
+    pub is_full: bool,
     /// Instead of batches, when they were asked for.
     pub messages: Vec<v1::FetchedMessage>,
 }
@@ -76,7 +78,8 @@ impl Slice {
     /// When the first batch cannot be read.
     fn into_messages(self, left: &mut plain::Left) -> Result<Self, Failure> {
         let (messages, next) = plain::messages(self.batches.into_bytes(), self.from, self.next, left)?;
-        Ok(Self { next, batches: Batches::default(), messages, ..self })
+        let is_full = self.is_full || next < self.next;
+        Ok(Self { next, batches: Batches::default(), messages, is_full, ..self })
     }
 }
 
@@ -135,9 +138,12 @@ impl Fetched {
         RESULT_BYTES + self.topic.len() + outcome
     }
 
-    /// Whether waiting cannot mend it.
-    fn is_hopeless(&self) -> bool {
-        self.outcome.as_ref().is_err_and(|failure| failure.reason != ErrorReason::NotReady)
+    /// Whether waiting adds nothing to it.
+    fn is_final(&self) -> bool {
+        match &self.outcome {
+            Ok(slice) => slice.is_full,
+            Err(failure) => failure.reason != ErrorReason::NotReady,
+        }
     }
 
     /// With plain messages instead of batches.
@@ -187,16 +193,19 @@ impl Door {
             return Err(failure::invalid(format!("max_wait_ms is above {most}")));
         }
         check_count(request.partitions.len())?;
-        let _asked = self.fetches.room(request.partitions.len() * ASKED_BYTES, Some(peer)).await?;
+        let _asked =
+            self.fetches.room_in_turn(request.partitions.len() * ASKED_BYTES, Some(peer), None).await?;
         let positions = self.positions(request.partitions)?;
         let max_bytes = match request.max_bytes {
             0 => self.context.options.fetch_bytes,
             bytes => (bytes as usize).min(BYTES_MAX),
         };
-        let max_bytes = max_bytes.min(self.answers.part());
+        // There is room for another beside it.
+        let most = self.answers.part() / 2;
+        let max_bytes = max_bytes.min(most);
         let min_bytes = (request.min_bytes as usize).clamp(1, max_bytes);
         metrics::counter!("quire_broker_fetch_requests_total").increment(1);
-        let plain = request.plain.then_some(plain::BYTES_MAX.min(self.answers.part()));
+        let plain = request.plain.then_some(plain::BYTES_MAX.min(most));
         let mut found = self.fetch_until(&positions, min_bytes..=max_bytes, plain, wait, peer).await?;
         if found.bytes() == 0 {
             let bytes = found.fetched.iter().map(Fetched::size).sum();
@@ -217,7 +226,7 @@ impl Door {
         let deadline = Instant::now() + wait;
         let (min_bytes, max_bytes) = bytes.into_inner();
         let enough =
-            |found: &Found| found.bytes() >= min_bytes || found.fetched.iter().any(Fetched::is_hopeless);
+            |found: &Found| found.bytes() >= min_bytes || found.fetched.iter().any(Fetched::is_final);
         let found = self.collect(positions, max_bytes, plain, peer).await?;
         if wait.is_zero() || enough(&found) {
             return Ok(found);
@@ -347,7 +356,7 @@ impl Door {
             return Ok(Slice { from: position.offset, next: position.offset, ..Slice::default() });
         }
         let next = self.reader.read(log, position.offset, most, &mut batches, turn).await?;
-        let bytes = batches.bytes;
-        Ok(Slice { from: position.offset, next, batches, bytes, messages: Vec::new() })
+        let Batches { bytes, is_full, .. } = batches;
+        Ok(Slice { from: position.offset, next, batches, bytes, is_full, messages: Vec::new() })
     }
 }

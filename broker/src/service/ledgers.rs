@@ -40,7 +40,8 @@ impl LedgerService for Ledgers {
         let v1::ListSegmentsRequest { topic, partition } = request.get_ref();
         let segments = self.0.list_segments(topic, *partition).await?;
         let answer = v1::ListSegmentsResponse { segments };
-        let room = self.0.replies.room(answer.encoded_len(), request.extensions().get()).await?;
+        let room =
+            self.0.replies.room_in_turn(answer.encoded_len(), request.extensions().get(), None).await?;
         Ok(room.response(request.extensions().get(), answer))
     }
 

@@ -127,8 +127,7 @@ impl Door {
         deadline: Instant,
     ) -> Result<(Charge, Room), Failure> {
         self.check_open()?;
-        let room = tokio::time::timeout_at(deadline, self.acknowledgements.room(answer, peer)).await;
-        let room = room.unwrap_or_else(|_elapsed| Err(self.acknowledgements.overloaded()))?;
+        let room = self.acknowledgements.room_in_turn(answer, peer, Some(deadline)).await?;
         let memory = &self.context.memory;
         let charged = memory.charge(bytes, || self.context.tails.evict_oldest());
         let charge = tokio::time::timeout_at(deadline, charged).await.map_err(|_elapsed| {

@@ -60,7 +60,8 @@ impl LogService for Records {
             Ok(entry) => TOPIC_BYTES + name.len() + entry.partitions.len() * LEADER_BYTES,
             Err(failure) => TOPIC_BYTES + name.len() + failure.message.len(),
         };
-        let room = self.0.replies.room(entries.iter().map(bytes).sum(), extensions.get()).await?;
+        let room =
+            self.0.replies.room_in_turn(entries.iter().map(bytes).sum(), extensions.get(), None).await?;
         let describe = |(name, found): (String, Result<Arc<TopicEntry>, Failure>)| match found {
             Ok(entry) => describe(&entry),
             Err(failure) => v1::TopicMetadata { name, error: Some(failure.into()), ..Default::default() },
@@ -135,14 +136,14 @@ impl LogService for Records {
         let (_, extensions, v1::ListOffsetsRequest { partitions }) = request.into_parts();
         check_names(partitions.iter().map(|asked| &*asked.topic))?;
         let bytes = partitions.iter().map(|asked| OFFSET_BYTES + asked.topic.len()).sum();
-        let found = self.0.fetches.room(bytes, extensions.get()).await?;
+        let found = self.0.fetches.room_in_turn(bytes, extensions.get(), None).await?;
         let lookups = partitions.into_iter().map(|asked| {
             let door = Arc::clone(&self.0);
             async move { door.list_offset(asked).await }
         });
         let results = stream::iter(lookups).buffered(LOOKUPS).collect().await;
         let answer = v1::ListOffsetsResponse { results };
-        let room = self.0.replies.room(answer.encoded_len(), extensions.get()).await?;
+        let room = self.0.replies.room_in_turn(answer.encoded_len(), extensions.get(), None).await?;
         drop(found);
         Ok(room.response(extensions.get(), answer))
     }

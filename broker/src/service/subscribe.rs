@@ -15,8 +15,11 @@ use crate::service::fetch::{ASKED_BYTES, Fetched, Found, Position, Watching};
 use crate::service::receiving::Held;
 use crate::service::{Door, check_count};
 
-/// Bytes of batches, or of plain messages, in one message.
+/// Bytes of batches, or of plain messages, in one message, and how many of them
+/// fill what a connection may hold at least: a subscription that is not read on
+/// leaves room for others.
 const MESSAGE_BYTES: usize = 1 << 20;
+const PART: usize = 16;
 
 /// What one subscription has left to do.
 struct Subscription {
@@ -60,7 +63,8 @@ async fn begin(
     };
     door.check_open()?;
     check_count(start.partitions.len())?;
-    let asked = door.subscriptions.room(start.partitions.len() * ASKED_BYTES, Some(peer)).await?;
+    let asked =
+        door.subscriptions.room_in_turn(start.partitions.len() * ASKED_BYTES, Some(peer), None).await?;
     let positions = door.positions(start.partitions)?;
     if positions.is_empty() {
         return Err(failure::invalid("a subscription must name partitions").into());
@@ -122,7 +126,7 @@ impl Subscription {
     /// What can be sent now. A partition that failed is told of and left out
     /// from then on; one that is not ready is waited for, and so is memory.
     async fn push(&mut self, peer: &Peer) -> Result<Found, Failure> {
-        let limit = MESSAGE_BYTES.min(self.door.answers.part());
+        let limit = MESSAGE_BYTES.min(self.door.answers.part() / PART);
         let plain = self.plain.then_some(limit);
         let most = usize::try_from(self.credit).unwrap_or(usize::MAX).min(limit);
         let found = loop {

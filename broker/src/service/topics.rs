@@ -6,7 +6,7 @@ use std::time::Duration;
 use quire_metadata::ledger::REPLICAS_MAX;
 use quire_metadata::operation::Outcome;
 use quire_metadata::operations::topics::{CreateTopic, DeleteTopic, TopicChanged, TopicExists};
-use quire_metadata::topic::{InvalidTopicName, PARTITIONS_MAX, Topic, TopicName};
+use quire_metadata::topic::{PARTITIONS_MAX, Topic, TopicName};
 use quire_metadata::view;
 use quire_proto::id::TopicId;
 use quire_proto::v1;
@@ -56,7 +56,8 @@ impl TopicService for Topics {
     ) -> Result<Response<v1::ListTopicsResponse>, Status> {
         self.0.check_open()?;
         let all = self.0.catalog.all();
-        let room = self.0.replies.room(all.len() * TOPIC_BYTES, request.extensions().get()).await?;
+        let room =
+            self.0.replies.room_in_turn(all.len() * TOPIC_BYTES, request.extensions().get(), None).await?;
         let topics = all.iter().map(|entry| public(entry)).collect();
         Ok(room.response(request.extensions().get(), v1::ListTopicsResponse { topics }))
     }
@@ -67,8 +68,11 @@ impl TopicService for Topics {
     ) -> Result<Response<v1::DescribeTopicResponse>, Status> {
         self.0.check_open()?;
         let entry = self.0.catalog.topic(&request.get_ref().name)?;
-        let room =
-            self.0.replies.room(entry.partitions.len() * PARTITION_BYTES, request.extensions().get()).await?;
+        let room = self
+            .0
+            .replies
+            .room_in_turn(entry.partitions.len() * PARTITION_BYTES, request.extensions().get(), None)
+            .await?;
         let partitions = entry.partitions.iter().map(|log| self.0.describe(log)).collect();
         let described = v1::DescribeTopicResponse { topic: Some(public(&entry)), partitions };
         Ok(room.response(request.extensions().get(), described))
@@ -88,9 +92,7 @@ impl Door {
     /// The topic that a request asks for, checked.
     async fn topic_of(&self, request: v1::CreateTopicRequest) -> Result<Topic, Failure> {
         let v1::CreateTopicRequest { name, partitions, replicas, ack_quorum, config } = request;
-        let name: TopicName = name.parse().map_err(|error: InvalidTopicName| {
-            Failure::new(ErrorReason::InvalidTopicName, error.to_string())
-        })?;
+        let name: TopicName = name.parse().map_err(|_| failure::invalid_topic_name(&name))?;
         if !(1..=PARTITIONS_MAX).contains(&partitions) {
             return Err(failure::invalid(format!(
                 "{partitions} partitions: a topic has 1 to {PARTITIONS_MAX}"

@@ -231,16 +231,20 @@ async fn connections_that_take_nothing_hold_their_parts_only() {
     // Parts of one message each; for as long as the test nobody is disconnected.
     let options = Options { answer_bytes: 16 << 20, client_patience: PATIENCE * 2, ..small() };
     let mut server = Server::on(ground, options).await;
-    let mut stalled = Vec::new();
-    for _ in 0..6 {
-        let (mut client, _connection) = connect(server.address).await;
-        let mut first = subscribe(&mut client).await;
-        assert!(first.0.body_mut().data().await.is_some());
-        for _ in 0..10 {
-            stalled.push(subscribe(&mut client).await);
+    let stalls = async || {
+        let mut stalled = Vec::new();
+        for _ in 0..6 {
+            let (mut client, _connection) = connect(server.address).await;
+            let mut first = subscribe(&mut client).await;
+            assert!(first.0.body_mut().data().await.is_some());
+            for _ in 0..10 {
+                stalled.push(subscribe(&mut client).await);
+            }
+            stalled.push(first);
         }
-        stalled.push(first);
-    }
+        stalled
+    };
+    let _stalled = tokio::time::timeout(PATIENCE, stalls()).await.expect("each begins");
     let read = tokio::time::timeout(PATIENCE, server.read_from("t", 0, 0)).await.expect("it is answered");
     assert_eq!(read.len(), 8);
 }
@@ -290,14 +294,14 @@ async fn a_name_that_no_topic_can_have_is_not_repeated() {
     ];
     for status in refused {
         assert_eq!(status.message(), "a topic's name of 250 bytes: it has at most 249");
-        assert_eq!(status_reason::<()>(Err(status)), v1::ErrorReason::InvalidRequest);
+        assert_eq!(status_reason::<()>(Err(status)), v1::ErrorReason::InvalidTopicName);
     }
     // What else is produced goes on.
     let mut both = request(&long, 0, &[batch(&["a"])]);
     server.create("t", 1, &[]).await;
     both.partitions.extend(request("t", 0, &[batch(&["a"])]).partitions);
     let results = server.log.produce(both).await.unwrap().into_inner().results;
-    assert_eq!(reason(&results[0].error), v1::ErrorReason::InvalidRequest);
+    assert_eq!(reason(&results[0].error), v1::ErrorReason::InvalidTopicName);
     assert_eq!(results[0].topic.len(), 249);
     assert_eq!(results[1].error, None);
 }

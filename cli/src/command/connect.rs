@@ -66,7 +66,7 @@ const fn by_reason(reason: ErrorReason) -> &'static str {
     use ErrorReason as R;
     match reason {
         R::InvalidRequest => "correct what was asked for: --help tells the limits",
-        R::InvalidTopicName => "choose another name",
+        R::InvalidTopicName => "use another name: quire topic list shows those that there are",
         R::InvalidConfig => "correct --config: quire topic create --help lists the keys",
         R::TopicAlreadyExists => "choose another name, or delete that topic first",
         R::UnknownTopic => "quire topic list shows the topics, quire topic create makes one",

@@ -15,7 +15,7 @@ use crate::failure;
 use crate::leadership::manager::Manager;
 use crate::log::Reader;
 use crate::log::cold::Cold;
-use crate::service::answers::Answers;
+use crate::service::answers::{Answers, Kind};
 use crate::shard::Inbox;
 use crate::shard::piece::Piece;
 
@@ -46,11 +46,11 @@ fn door(inbox: &Arc<Inbox>) -> Arc<Door> {
         catalog,
         registration: Arc::default(),
         producers: Default::default(),
-        answers: Answers::new("answers", 1 << 20, PATIENCE),
-        replies: Answers::new("replies", 1 << 20, PATIENCE),
-        acknowledgements: Answers::new("acknowledgements", 1 << 20, PATIENCE),
-        fetches: Answers::new("fetches", 1 << 20, PATIENCE),
-        subscriptions: Answers::new("subscriptions", 1 << 20, PATIENCE),
+        answers: Answers::new(Kind::Records, 1 << 20, PATIENCE),
+        replies: Answers::new(Kind::Replies, 1 << 20, PATIENCE),
+        acknowledgements: Answers::new(Kind::Acknowledgements, 1 << 20, PATIENCE),
+        fetches: Answers::new(Kind::Fetches, 1 << 20, PATIENCE),
+        subscriptions: Answers::new(Kind::Subscriptions, 1 << 20, PATIENCE),
     })
 }
 

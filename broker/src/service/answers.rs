@@ -576,6 +576,52 @@ mod tests {
         assert_eq!(answers.used(), 0);
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn one_request_of_a_connection_waits_in_turn_for_what_that_holds() {
+        let answers = Answers::new(Kind::Replies, LIMIT, PATIENCE);
+        let (greedy, other) = (peer(), peer());
+        let part = answers.part();
+        let all = answers.room_now(part, Some(&greedy)).unwrap();
+        let mut first = Box::pin(answers.room_in_turn(SMALL, Some(&greedy), None));
+        assert!(first.as_mut().now_or_never().is_none());
+        let refused = answers.room_in_turn(SMALL, Some(&greedy), None).now_or_never().unwrap().unwrap_err();
+        assert!(refused.message.contains("one connection"), "{}", refused.message);
+        assert!(
+            answers.room_in_turn(part, Some(&other), None).now_or_never().is_some_and(|room| room.is_ok())
+        );
+        drop(all);
+        let room = first.now_or_never().unwrap().unwrap();
+        // The turn is free again.
+        let began = Instant::now();
+        let deadline = began + Duration::from_secs(1);
+        let late = answers.room_in_turn(part, Some(&greedy), Some(deadline)).await.unwrap_err();
+        assert_eq!((late.reason, began.elapsed()), (ErrorReason::Overloaded, Duration::from_secs(1)));
+        drop(room);
+        assert!(
+            answers.room_in_turn(part, Some(&greedy), None).now_or_never().is_some_and(|room| room.is_ok())
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_itself_with_a_request_and_takes_nothing_is_disconnected() {
+        let answers = Answers::new(Kind::Acknowledgements, LIMIT, PATIENCE);
+        let watch = tokio::spawn(Arc::clone(&answers).watch(Memory::new(1 << 20)));
+        let (blocked, still) = (peer(), peer());
+        let part = answers.part();
+        let hold = |peer: &Peer| {
+            let room = answers.room_now(part, Some(peer)).unwrap();
+            room.hold([Bytes::from(vec![7; part])].into(), peer.clone(), false)
+        };
+        let _untaken = [hold(&blocked), hold(&still)];
+        tokio::time::sleep(3 * PATIENCE).await;
+        assert!(!blocked.is_cut(), "nobody waits");
+        let waits = answers.room_in_turn(SMALL, Some(&blocked), None);
+        assert!(tokio::time::timeout(PATIENCE, waits).await.is_err());
+        assert!(blocked.is_cut());
+        assert!(!still.is_cut(), "nobody waits for what it holds");
+        watch.abort();
+    }
+
     #[tokio::test]
     async fn a_small_answer_takes_nothing_and_waits_for_nobody() {
         let answers = Answers::new(Kind::Records, LIMIT, PATIENCE);

@@ -40,6 +40,26 @@ async fn a_long_poll_waits_for_min_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_long_poll_ends_when_there_is_no_room_for_more() {
+    let mut server = Server::start().await;
+    server.create("t", 1, &[]).await;
+    let value = "v".repeat(1_000);
+    let size = u32::try_from(batch(&[&value]).bytes.len()).unwrap();
+    for _ in 0..3 {
+        server.put("t", 0, &value).await;
+    }
+    // The third batch does not fit, and the first two are fewer bytes than wanted.
+    let most = 3 * size - 1;
+    let poll = v1::FetchRequest { max_wait_ms: 60_000, min_bytes: most, max_bytes: most, ..fetch("t", 0, 0) };
+    for plain in [false, true] {
+        let answer = server.fetch(v1::FetchRequest { plain, ..poll.clone() });
+        let result = tokio::time::timeout(PATIENCE, answer).await.expect("the poll ends");
+        assert_eq!(result.next_offset, 2);
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_long_poll_ends_in_time_without_records() {
     let mut server = Server::start().await;
     server.create("t", 1, &[]).await;

@@ -25,12 +25,13 @@ pub struct Options {
     pub request_bytes: usize,
     /// Memory for answers until the client has taken them, half of it for those
     /// with records, and for what is asked for. One connection may hold an eighth
-    /// of each. Past it clients wait.
+    /// of each, or one answer. Past it clients wait.
     pub answer_bytes: usize,
     /// A client that takes next to nothing of its answers for this long, while
     /// others wait for that memory, is disconnected, and a request must arrive
     /// within it. Memory for a request is waited for as long, memory for an answer
-    /// twice as long.
+    /// twice as long; once somebody has waited for it this long, a client may stand
+    /// still for a sixth of it.
     pub client_patience: Duration,
     /// Greatest number of connections; more are closed at once.
     pub connections_max: usize,

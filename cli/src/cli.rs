@@ -123,7 +123,7 @@ pub(crate) struct Tuning {
     /// Memory of the broker for produce requests while they arrive; other requests have half as much
     #[arg(long, value_name = "BYTES", default_value = "128MiB")]
     pub(crate) request_bytes: ByteSize,
-    /// Memory of the broker for answers until clients have them, half of it for those with records, and for what is asked for; one connection may hold an eighth of each; past it clients wait
+    /// Memory of the broker for answers until clients have them, half of it for those with records, and for what is asked for; one connection may hold an eighth of each, or one answer; past it clients wait
     #[arg(long, value_name = "BYTES", default_value = "256MiB")]
     pub(crate) answer_bytes: ByteSize,
     /// Greatest number of connections of clients, at most half of the file descriptors; more are closed at once

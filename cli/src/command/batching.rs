@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use quire_client::producer::{BATCH_BYTES, LINGER_MAX};
 use quire_client::{Acks, Compression, ProducerOptions};
 
 use crate::cli::{self, Batching};
@@ -13,10 +14,11 @@ use crate::output;
 /// # Errors
 /// When they do not go together.
 pub(crate) fn options(batching: &Batching) -> Result<ProducerOptions, Failure> {
-    if !(256..=8 << 20).contains(&batching.batch_bytes.len()) {
+    if !BATCH_BYTES.contains(&batching.batch_bytes.len()) {
         return Err(Failure::usage("--batch-bytes must be 256 bytes to 8MiB"));
     }
-    if batching.linger_ms > 60_000 {
+    let linger = Duration::from_millis(batching.linger_ms.into());
+    if linger > LINGER_MAX {
         return Err(Failure::usage("--linger-ms must be at most 60000, a minute"));
     }
     if batching.buffer_bytes.len() / 2 < batching.batch_bytes.len() {
@@ -39,7 +41,7 @@ pub(crate) fn options(batching: &Batching) -> Result<ProducerOptions, Failure> {
             cli::Compression::Lz4 => Compression::Lz4,
             cli::Compression::Zstd => Compression::Zstd,
         },
-        linger: Duration::from_millis(batching.linger_ms.into()),
+        linger,
         batch_bytes: batching.batch_bytes.len(),
         memory_bytes: batching.buffer_bytes.len(),
         max_block: delivery_timeout,

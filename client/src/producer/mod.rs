@@ -15,4 +15,4 @@ mod sequencer;
 
 pub use delivery::{Completion, Delivery, RecordMetadata};
 pub use handle::{Producer, Record};
-pub use options::{Acks, ProducerOptions};
+pub use options::{Acks, BATCH_BYTES, LINGER_MAX, ProducerOptions};

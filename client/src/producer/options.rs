@@ -1,3 +1,4 @@
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use quire_proto::batch::UNRESOLVED_MAX;
@@ -6,6 +7,12 @@ use quire_proto::v1;
 
 use crate::Error;
 use crate::backoff::Backoff;
+
+/// What `batch_bytes` may be.
+pub const BATCH_BYTES: RangeInclusive<usize> = 256..=8 << 20;
+
+/// What `linger` may be at most.
+pub const LINGER_MAX: Duration = Duration::from_secs(60);
 
 /// When a record counts as delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -104,8 +111,8 @@ impl ProducerOptions {
     /// Refuses what is out of range, by name.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let rules = [
-            (self.linger <= Duration::from_secs(60), "linger is at most 1 minute"),
-            ((256..=8 << 20).contains(&self.batch_bytes), "batch_bytes is 256 bytes to 8 MiB"),
+            (self.linger <= LINGER_MAX, "linger is at most 1 minute"),
+            (BATCH_BYTES.contains(&self.batch_bytes), "batch_bytes is 256 bytes to 8 MiB"),
             (self.memory_bytes / 2 >= self.batch_bytes, "memory_bytes is at least twice batch_bytes"),
             (self.delivery_timeout > self.linger, "delivery_timeout is longer than linger"),
             ((1..=UNRESOLVED_MAX).contains(&self.max_in_flight), "max_in_flight is 1 to 16"),

@@ -8,10 +8,16 @@ use quire_proto::v1::ErrorReason;
 
 pub use quire_proto::error::Failure;
 
-/// No topic can have it. One that is too long is not repeated, which could be much.
+/// A name is repeated up to this length: escaped, thousands of them could be much.
+const REPEATED: usize = 64;
+
+/// No topic can have it.
 pub fn invalid_topic_name(topic: &str) -> Failure {
+    let is_readable = topic.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic());
     let message = if topic.len() > TOPIC_NAME_MAX {
         format!("a topic's name of {} bytes: it has at most {TOPIC_NAME_MAX}", topic.len())
+    } else if topic.len() > REPEATED || !is_readable {
+        "a topic's name with characters other than letters, digits, '.', '_' and '-'".to_owned()
     } else {
         InvalidTopicName(topic.to_owned()).to_string()
     };

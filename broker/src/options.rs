@@ -25,7 +25,7 @@ pub struct Options {
     pub request_bytes: usize,
     /// Memory for answers until the client has taken them, half of it for those
     /// with records, and for what is asked for. One connection may hold an eighth
-    /// of each, or one answer. Past it clients wait.
+    /// of each, a quarter of what is asked for, or one answer. Past it clients wait.
     pub answer_bytes: usize,
     /// A client that takes next to nothing of its answers for this long, while
     /// others wait for that memory, is disconnected, and a request must arrive

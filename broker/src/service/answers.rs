@@ -35,8 +35,8 @@ const LOOKS: u32 = 6;
 /// part of it.
 const HURRY: u32 = 6;
 
-/// One connection may hold this part of the memory, or else one answer.
-const PARTS: usize = 8;
+/// Who takes so many bytes of its answers does not stand still.
+const PROGRESS: usize = 192 << 10;
 
 /// What memory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,6 +77,7 @@ struct UnderWay {
     since: Instant,
     /// Whether its pieces are of records that are charged.
     pins_records: bool,
+    part: Arc<Part>,
 }
 
 /// What one connection may hold of it.
@@ -85,6 +86,15 @@ pub struct Part {
     free: Arc<Semaphore>,
     /// The right of one request to wait for what the connection holds itself.
     turn: Semaphore,
+    taken: Mutex<Taken>,
+}
+
+/// What the client took of its answers of this kind.
+#[derive(Debug)]
+struct Taken {
+    bytes: usize,
+    /// When they last were [`PROGRESS`], from which they count anew.
+    at: Instant,
 }
 
 /// Memory for one answer.
@@ -107,7 +117,7 @@ struct Waiting<'a> {
 pub struct Sending {
     answers: Arc<Answers>,
     id: u64,
-    peer: Peer,
+    part: Arc<Part>,
     permit: OwnedSemaphorePermit,
     _own: Option<OwnedSemaphorePermit>,
 }
@@ -144,7 +154,7 @@ impl Answers {
     /// it.
     #[must_use]
     pub const fn part(&self) -> usize {
-        self.limit / PARTS
+        self.limit / self.kind.parts()
     }
 
     /// Takes this many bytes for this client, unless they are few, if there are so
@@ -169,8 +179,8 @@ impl Answers {
         self.wait_for_room(bytes, peer, None, false).await
     }
 
-    /// The same for who holds what all requests need: one of a connection waits for
-    /// what that holds itself, at most until then.
+    /// The same for requests, which hold more than is counted: one of a connection
+    /// waits for what that holds itself, at most until then.
     ///
     /// # Errors
     /// `OVERLOADED` when there are not so many for too long, or another waits.
@@ -190,6 +200,7 @@ impl Answers {
         deadline: Option<Instant>,
         in_turn: bool,
     ) -> Result<Room, Failure> {
+        // Anew for either wait: who waits for others outlasts one of them that stands still.
         let until = || {
             let patient = Instant::now() + 2 * self.patience;
             deadline.map_or(patient, |deadline| deadline.min(patient))
@@ -252,7 +263,11 @@ impl Answers {
     }
 
     fn part_held_by(&self, peer: &Peer) -> Arc<Part> {
-        peer.part(self.kind, || Part { free: Arc::new(Semaphore::new(self.part())), turn: Semaphore::new(1) })
+        peer.part(self.kind, || Part {
+            free: Arc::new(Semaphore::new(self.part())),
+            turn: Semaphore::new(1),
+            taken: Mutex::new(Taken { bytes: 0, at: Instant::now() }),
+        })
     }
 
     fn wait(&self) -> Waiting<'_> {
@@ -279,8 +294,8 @@ impl Answers {
             let stands_still = |answer: &&UnderWay| {
                 let is_waited_for = waits_since.is_some()
                     || (answer.pins_records && records_wait)
-                    || self.part_held_by(&answer.peer).turn.available_permits() == 0;
-                is_waited_for && now >= answer.since.max(answer.peer.taken_at()) + patience
+                    || answer.part.turn.available_permits() == 0;
+                is_waited_for && now >= answer.since.max(answer.part.taken_at()) + patience
             };
             for UnderWay { peer, .. } in self.lock().values().filter(stands_still) {
                 if !peer.is_cut() {
@@ -299,6 +314,34 @@ impl Answers {
 
     fn waiting(&self) -> MutexGuard<'_, BTreeMap<u64, Instant>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kind {
+    /// One connection may hold one of so many parts of the memory, or else one
+    /// answer. What one client asks for in a few requests is much, and small beside
+    /// the answers.
+    const fn parts(self) -> usize {
+        match self {
+            Self::Records | Self::Replies | Self::Acknowledgements => 8,
+            Self::Fetches | Self::Subscriptions => 4,
+        }
+    }
+}
+
+impl Part {
+    /// The client took some of an answer.
+    fn takes(&self, bytes: usize) {
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        taken.bytes += bytes;
+        if taken.bytes >= PROGRESS {
+            *taken = Taken { bytes: 0, at: Instant::now() };
+        }
+    }
+
+    /// When it last had taken enough of them.
+    fn taken_at(&self) -> Instant {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).at
     }
 }
 
@@ -344,8 +387,10 @@ impl Room {
             return None;
         }
         let id = answers.next.fetch_add(1, Ordering::Relaxed);
-        answers.lock().insert(id, UnderWay { peer: peer.clone(), since: Instant::now(), pins_records });
-        Some(Sending { answers, id, peer, permit, _own: own })
+        let part = answers.part_held_by(&peer);
+        let under_way = UnderWay { peer, since: Instant::now(), pins_records, part: Arc::clone(&part) };
+        answers.lock().insert(id, under_way);
+        Some(Sending { answers, id, part, permit, _own: own })
     }
 
     /// A response, whose memory is held until its client has it. Needs [`keep`]
@@ -364,7 +409,7 @@ impl Room {
 impl Sending {
     /// The client has all of it.
     pub fn taken(self) {
-        self.peer.takes(self.permit.num_permits());
+        self.part.takes(self.permit.num_permits());
     }
 }
 
@@ -432,7 +477,7 @@ impl AsRef<[u8]> for Piece {
 
 impl Drop for Piece {
     fn drop(&mut self) {
-        self.sending.peer.takes(self.bytes.len());
+        self.sending.part.takes(self.bytes.len());
     }
 }
 
@@ -456,6 +501,9 @@ mod tests {
     use quire_proto::v1;
 
     use super::*;
+    use crate::service::NAMES_MAX;
+    use crate::service::fetch::ASKED_BYTES;
+    use crate::service::records::OFFSET_BYTES;
 
     const LIMIT: usize = 8 << 20;
     const PATIENCE: Duration = Duration::from_secs(30);
@@ -620,6 +668,37 @@ mod tests {
         assert!(blocked.is_cut());
         assert!(!still.is_cut(), "nobody waits for what it holds");
         watch.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_takes_other_answers_stands_still_with_these() {
+        let answers = [Kind::Records, Kind::Replies].map(|kind| Answers::new(kind, LIMIT, PATIENCE));
+        let watch = tokio::spawn(Arc::clone(&answers[0]).watch(Memory::new(1 << 20)));
+        let (still, waits) = (peer(), peer());
+        let _untaken = sent(&answers[0], LIMIT, &still).await;
+        let waiting = answers[0].room(SMALL, Some(&waits));
+        let taking = async {
+            loop {
+                drop(sent(&answers[1], PROGRESS, &still).await);
+                tokio::time::sleep(PATIENCE / LOOKS).await;
+            }
+        };
+        tokio::select! {
+            _ = waiting => {}
+            () = taking => {}
+        }
+        assert!(still.is_cut());
+        watch.abort();
+    }
+
+    #[test]
+    fn a_client_may_ask_for_the_most_partitions_more_than_once() {
+        let all = crate::options::Options::default().answer_bytes;
+        let most = NAMES_MAX * OFFSET_BYTES.max(ASKED_BYTES);
+        for kind in [Kind::Fetches, Kind::Subscriptions] {
+            assert!(Answers::new(kind, all / 8, PATIENCE).part() > most, "{kind}");
+        }
+        assert!(Answers::new(Kind::Subscriptions, all / 8, PATIENCE).part() > 3 * NAMES_MAX * ASKED_BYTES);
     }
 
     #[tokio::test]

@@ -21,9 +21,6 @@ use crate::service::answers::{Kind, Part};
 /// A client that has sent less has not greeted: keep-alives begin after that.
 const GREETING: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();
 
-/// Who takes so many bytes of its answers does not stand still.
-const PROGRESS: usize = 192 << 10;
-
 /// The other side of a connection. Requests carry it among their extensions.
 #[derive(Clone, Debug)]
 pub struct Peer {
@@ -35,19 +32,10 @@ pub struct Peer {
 struct State {
     cut: CancellationToken,
     has_asked: AtomicBool,
-    taken: Mutex<Taken>,
     produces: Arc<Semaphore>,
     questions: Arc<Semaphore>,
     /// What it may hold of the memory for answers.
     parts: Mutex<HashMap<Kind, Arc<Part>>>,
-}
-
-/// What a peer took of its answers.
-#[derive(Debug)]
-struct Taken {
-    bytes: usize,
-    /// When they last were [`PROGRESS`], from which they count anew.
-    at: Instant,
 }
 
 impl Peer {
@@ -55,10 +43,9 @@ impl Peer {
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
         let [produces, questions] = [(); 2].map(|()| Arc::new(Semaphore::new(1)));
-        let taken = Mutex::new(Taken { bytes: 0, at: Instant::now() });
         let (cut, has_asked) = (CancellationToken::new(), AtomicBool::new(false));
         let parts = Mutex::default();
-        Self { address, state: Arc::new(State { cut, has_asked, taken, produces, questions, parts }) }
+        Self { address, state: Arc::new(State { cut, has_asked, produces, questions, parts }) }
     }
 
     /// Ends the connection, with all that was to be sent on it.
@@ -80,21 +67,6 @@ impl Peer {
     /// Whether nobody else holds it, or it has asked for something.
     fn is_gone_or_asked(&self) -> bool {
         Arc::strong_count(&self.state) == 1 || self.state.has_asked.load(Ordering::Relaxed)
-    }
-
-    /// It took some of an answer.
-    pub fn takes(&self, bytes: usize) {
-        let mut taken = self.state.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.bytes += bytes;
-        if taken.bytes >= PROGRESS {
-            *taken = Taken { bytes: 0, at: Instant::now() };
-        }
-    }
-
-    /// When it last had taken enough of them.
-    #[must_use]
-    pub fn taken_at(&self) -> Instant {
-        self.state.taken.lock().unwrap_or_else(PoisonError::into_inner).at
     }
 
     /// What it may hold of the memory for this; at first all of it is free.

@@ -200,7 +200,7 @@ impl Door {
             0 => self.context.options.fetch_bytes,
             bytes => (bytes as usize).min(BYTES_MAX),
         };
-        // There is room for another beside it.
+        // There is room for about another beside it.
         let most = self.answers.part() / 2;
         let max_bytes = max_bytes.min(most);
         let min_bytes = (request.min_bytes as usize).clamp(1, max_bytes);
@@ -298,7 +298,8 @@ impl Door {
             if let Some(room) = room_now.or_else(|| self.answers.room_now(size, Some(peer))) {
                 return Ok(Found { fetched, room });
             }
-            // What waits for memory holds none. It is read again.
+            // What waits for memory holds none. It is read again, no more of it, and counts as full:
+            // while memory is short nobody waits for min_bytes with it.
             drop((fetched, turn));
             room = Some(self.answers.room(size, Some(peer)).await?);
             max_bytes = bytes;

@@ -30,7 +30,7 @@ const TOPIC_BYTES: usize = 128;
 const LEADER_BYTES: usize = 10;
 
 /// What an offset takes in an answer, or why there is none.
-const OFFSET_BYTES: usize = 512;
+pub const OFFSET_BYTES: usize = 512;
 
 /// Offsets that one request looks up at once.
 const LOOKUPS: usize = 16;

@@ -15,11 +15,13 @@ use crate::service::fetch::{ASKED_BYTES, Fetched, Found, Position, Watching};
 use crate::service::receiving::Held;
 use crate::service::{Door, check_count};
 
-/// Bytes of batches, or of plain messages, in one message, and how many of them
-/// fill what a connection may hold at least: a subscription that is not read on
-/// leaves room for others.
+/// Bytes of batches, or of plain messages, in one message, but for one batch that
+/// is larger.
 const MESSAGE_BYTES: usize = 1 << 20;
-const PART: usize = 16;
+
+/// As many messages at least fill what a connection may hold. A subscription that
+/// is not read on holds a few: it leaves room for others.
+const MESSAGES_PER_PART: usize = 16;
 
 /// What one subscription has left to do.
 struct Subscription {
@@ -126,7 +128,7 @@ impl Subscription {
     /// What can be sent now. A partition that failed is told of and left out
     /// from then on; one that is not ready is waited for, and so is memory.
     async fn push(&mut self, peer: &Peer) -> Result<Found, Failure> {
-        let limit = MESSAGE_BYTES.min(self.door.answers.part() / PART);
+        let limit = MESSAGE_BYTES.min(self.door.answers.part() / MESSAGES_PER_PART);
         let plain = self.plain.then_some(limit);
         let most = usize::try_from(self.credit).unwrap_or(usize::MAX).min(limit);
         let found = loop {

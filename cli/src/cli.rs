@@ -117,13 +117,13 @@ pub(crate) struct Tuning {
     /// Memory of the broker for records; past it producers wait
     #[arg(long, value_name = "BYTES", default_value = "512MiB")]
     pub(crate) memory_bytes: ByteSize,
-    /// Of that, for the newest records of the partitions
-    #[arg(long, value_name = "BYTES", default_value = "256MiB")]
-    pub(crate) tail_cache_bytes: ByteSize,
+    /// Of that, for the newest records of the partitions; half of it if not given
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) tail_cache_bytes: Option<ByteSize>,
     /// Memory of the broker for produce requests while they arrive; other requests have half as much
     #[arg(long, value_name = "BYTES", default_value = "128MiB")]
     pub(crate) request_bytes: ByteSize,
-    /// Memory of the broker for answers until clients have them, half of it for those with records, and for what is asked for; one connection may hold an eighth of each, or one answer; past it clients wait
+    /// Memory of the broker for answers until clients have them, half of it for those with records, and for what is asked for; one connection may hold an eighth of each, a quarter of what is asked for, or one answer; past it clients wait
     #[arg(long, value_name = "BYTES", default_value = "256MiB")]
     pub(crate) answer_bytes: ByteSize,
     /// Greatest number of connections of clients, at most half of the file descriptors; more are closed at once
@@ -192,7 +192,7 @@ pub(crate) struct TopicCreate {
     /// Copies that must be durable before an acknowledgement; the majority if not given
     #[arg(long, value_name = "A", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) ack_quorum: Option<u32>,
-    /// A setting of the topic, such as segment.bytes=268435456; may be repeated
+    /// A setting of the topic, such as segment.bytes=268435456, of segment.bytes, segment.ms, max.message.bytes, compression.type, message.timestamp.type; may be repeated
     #[arg(long = "config", value_name = "KEY=VALUE", action = ArgAction::Append)]
     pub(crate) settings: Vec<ConfigPair>,
 }

@@ -97,6 +97,7 @@ impl Failure {
             return Failure::OutputClosed;
         }
         Failure::new(Exit::Failure, anyhow::Error::new(error).context("cannot write to standard output"))
+            .remedy("give it an output that can be written, with room for it")
     }
 
     /// Prints it to stderr and gives the exit code.

@@ -15,7 +15,9 @@ pub(crate) fn install(format: LogFormat, filter: &str) -> Result<(), Failure> {
     let filter = EnvFilter::try_new(filter)
         .map_err(|error| Failure::usage(format!("log level '{filter}': {error}")).remedy(LEVEL_HELP))?;
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let subscriber = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    // Where a line cannot be written there is nobody to be told of it, and nothing ends for it.
+    let subscriber =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).log_internal_errors(false);
     match format {
         LogFormat::Text => subscriber.with_ansi(colour).with_target(colour).init(),
         LogFormat::Json => subscriber.json().flatten_event(true).init(),

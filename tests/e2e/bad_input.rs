@@ -1,18 +1,23 @@
 //! What is wrong is refused with cause and remedy; nothing is lost, nobody
 //! panics.
 
+use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use rand::Rng as _;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 
-use crate::harness::quire::run;
-use crate::harness::{Server, http};
+use crate::harness::ports::Port;
+use crate::harness::quire::{command, run};
+use crate::harness::{Quire, Server, http, wait_until};
 
 /// Exit codes of `docs/cli.md`.
+const FAILURE: i32 = 1;
 const USAGE: i32 = 2;
 const NOT_ACKNOWLEDGED: i32 = 3;
 const REFUSED: i32 = 4;
@@ -112,8 +117,44 @@ fn a_line_without_its_key_is_named() {
 }
 
 #[test]
+fn the_file_of_acknowledged_lines_is_kept_until_lines_can_be_sent() {
+    let server = Server::start();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    std::fs::write(path, "of before\n").unwrap();
+    server.client(&["produce", "nowhere", "--acked", path], "a\n").finish().refused(REFUSED, &["nowhere"]);
+    assert_eq!(std::fs::read(path).unwrap(), b"of before\n");
+
+    server.create_topic("t", 1);
+    let unwritable = ["produce", "t", "--acked", "/dev/full", "-o", "json"];
+    let produced = server.client(&unwritable, "a\nb\n").finish().refused(FAILURE, &["/dev/full", "--acked"]);
+    assert_eq!(produced.json()["acknowledged"], 2);
+}
+
+#[test]
+fn a_log_that_cannot_be_written_stops_nothing() {
+    let (grpc, http, directory) = (Port::take(), Port::take(), tempfile::tempdir().unwrap());
+    let (grpc, http_address) = (grpc.address(), http.address());
+    let mut server = command();
+    server.args(["standalone", "--grpc", &grpc, "--http", &http_address, "--data"]).arg(directory.path());
+    server.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut server = server.stderr(File::options().write(true).open("/dev/full").unwrap()).spawn().unwrap();
+    wait_until("the server is ready", Duration::from_secs(30), || {
+        http::get(&http_address, "/readyz").is_some_and(|(status, _)| status == 200)
+    });
+    for _ in 0..3 {
+        run(&["topic", "create", "t", "--partitions", "2", "--broker", &grpc]).success();
+        Quire::start(&["produce", "t", "--broker", &grpc], b"a\nb\n".to_vec()).finish().success();
+        run(&["topic", "delete", "t", "--yes", "--broker", &grpc]).success();
+    }
+    let terminated = Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap();
+    assert!(terminated.success());
+    assert_eq!(server.wait().unwrap().code(), Some(0));
+}
+
+#[test]
 fn nobody_listening_is_said_with_the_address() {
-    let port = crate::harness::ports::Port::take();
+    let port = Port::take();
     run(&["topic", "list", "--broker", &port.address()])
         .refused(UNAVAILABLE, &[&port.address(), "quire standalone", "--broker"]);
 }
@@ -149,7 +190,15 @@ fn a_second_server_is_told_what_is_in_its_way() {
     run(&["standalone", "--data", other, "--grpc", "nonsense", "--http", free])
         .refused(USAGE, &["nonsense", "--grpc"]);
     run(&["standalone", "--data", other, "--grpc", free, "--http", free, "--bookie-high-water", "80"])
-        .refused(USAGE, &["low_water", "high_water"]);
+        .refused(USAGE, &["--bookie-low-water of 90", "--bookie-high-water"]);
+    run(&["standalone", "--data", other, "--grpc", free, "--http", free, "--bookie-file-bytes", "1000000"])
+        .refused(USAGE, &["--bookie-file-bytes of 1000000", "1MiB to 4GiB"]);
+    let sizes = ["--memory-bytes", "1MiB", "--tail-cache-bytes", "2MiB"];
+    run(&[&["standalone", "--data", other, "--grpc", free, "--http", free], &sizes[..]].concat())
+        .refused(USAGE, &["--tail-cache-bytes of 2097152", "--memory-bytes, 1048576"]);
+    run(&["standalone", "--data", other, "--grpc", free, "--http", free, "--cluster", "a/b"])
+        .refused(USAGE, &["--cluster", "a/b"]);
+    assert!(!Path::new(other).exists(), "what is refused makes nothing");
     run(&["standalone", "--data", other, "--shards", "4294967295"]).refused(USAGE, &["--shards", "1024"]);
     run(&["standalone", "--data", other, "--producer-expiry-ms", "0"])
         .refused(USAGE, &["--producer-expiry-ms", "300000"]);

@@ -1,8 +1,11 @@
 //! The measurements run and report the promised fields.
 
+use std::process::Command;
+use std::time::Duration;
+
 use serde_json::Value;
 
-use crate::harness::Server;
+use crate::harness::{Server, wait_until};
 
 const FIELDS: [&str; 7] =
     ["max_ms", "mb_per_s", "p50_ms", "p999_ms", "p99_ms", "records_per_s", "server_cpu_us_per_record"];
@@ -34,4 +37,19 @@ fn produce_consume_and_latency_are_measured() {
     // No faster; a busy machine may be slower.
     assert!(rate <= 4200.0, "{rate}");
     check(&server, &["latency", "bench", "--records", "2000", "--rate", "2000"]);
+}
+
+#[test]
+fn a_measurement_without_waits_is_interrupted_as_well() {
+    let server = Server::start();
+    server.create_topic("tiny", 1);
+    let bench = ["bench", "produce", "tiny", "--size", "0", "--records", "4000000000"];
+    let bench = server.client(&bench, "");
+    wait_until("records are there", Duration::from_secs(30), || {
+        let described = server.run(&["topic", "describe", "tiny", "-o", "json"]).success().json();
+        described["partitions"][0]["latest_offset"].as_u64() > Some(0)
+    });
+    let interrupted = Command::new("kill").args(["-INT", &bench.id().to_string()]).status().unwrap();
+    assert!(interrupted.success());
+    bench.finish().refused(130, &["interrupted"]);
 }

@@ -15,11 +15,12 @@ use crate::output;
 /// When they do not go together.
 pub(crate) fn options(batching: &Batching) -> Result<ProducerOptions, Failure> {
     if !BATCH_BYTES.contains(&batching.batch_bytes.len()) {
-        return Err(Failure::usage("--batch-bytes must be 256 bytes to 8MiB"));
+        let (least, most) = BATCH_BYTES.into_inner();
+        return Err(Failure::usage(format!("--batch-bytes must be {least} to {most} bytes")));
     }
     let linger = Duration::from_millis(batching.linger_ms.into());
     if linger > LINGER_MAX {
-        return Err(Failure::usage("--linger-ms must be at most 60000, a minute"));
+        return Err(Failure::usage(format!("--linger-ms must be at most {}", LINGER_MAX.as_millis())));
     }
     if batching.buffer_bytes.len() / 2 < batching.batch_bytes.len() {
         return Err(Failure::usage("--buffer-bytes must be at least twice --batch-bytes"));

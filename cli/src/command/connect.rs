@@ -12,7 +12,11 @@ use crate::failure::{Exit, Failure};
 /// When none of the brokers answers.
 pub(crate) async fn client(common: &Common) -> Result<Client, Failure> {
     let options = ClientOptions { addresses: common.broker.clone(), ..ClientOptions::default() };
-    Client::with_options(options).await.map_err(failure)
+    Client::with_options(options).await.map_err(|error| match error {
+        Error::Invalid(_) => Failure::new(Exit::Usage, error)
+            .remedy("correct --broker, QUIRE_BROKER, or broker in the configuration file"),
+        error => failure(error),
+    })
 }
 
 /// # Errors
@@ -65,7 +69,7 @@ const TOO_LARGE: &str = "send smaller records, or to a topic with a larger max.m
 const fn by_reason(reason: ErrorReason) -> &'static str {
     use ErrorReason as R;
     match reason {
-        R::InvalidRequest => "correct what was asked for: --help tells the limits",
+        R::InvalidRequest => "ask for what is within that limit",
         R::InvalidTopicName => "use another name: quire topic list shows those that there are",
         R::InvalidConfig => "correct --config: quire topic create --help lists the keys",
         R::TopicAlreadyExists => "choose another name, or delete that topic first",

@@ -14,6 +14,10 @@ use crate::command::pace::Pace;
 use crate::failure::{Exit, Failure};
 use crate::output;
 
+/// After so many records others get a turn, who may have been interrupted: tiny
+/// records can be sent for ever without a wait.
+const TURN: u64 = 1_024;
+
 /// What is written, to where and how fast.
 #[derive(Debug)]
 pub(super) struct Load {
@@ -72,6 +76,9 @@ impl Load {
         let sending = async {
             let pace = self.rate.map(|rate| Pace::new(start, rate));
             for number in 0..self.records {
+                if number % TURN == 0 {
+                    tokio::task::yield_now().await;
+                }
                 let due = match &pace {
                     None => Instant::now(),
                     Some(pace) => {

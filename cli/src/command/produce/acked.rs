@@ -24,7 +24,7 @@ pub(super) struct Acked {
 pub(super) struct Report {
     /// Acknowledged.
     pub(super) lines: u64,
-    /// Of the first line that was not.
+    /// Of the first line that was not, or of the file.
     pub(super) failure: Option<Failure>,
 }
 
@@ -43,23 +43,21 @@ impl Acked {
     }
 
     /// Takes what the producer completes until it is closed; cancels `stop` at
-    /// the first line that failed.
-    ///
-    /// # Errors
-    /// When the file cannot be written.
+    /// the first line that failed, or could not be written down.
     pub(super) async fn collect(
         mut self,
         producer: Arc<Producer>,
         stop: CancellationToken,
         progress: ProgressBar,
-    ) -> Result<Report, Failure> {
+    ) -> Report {
         let mut failed: Option<(u64, Error)> = None;
         while let Some(completion) = producer.completed().await {
             match &completion.outcome {
                 Ok(_) => {
                     if let Err(failure) = self.note(&completion) {
                         stop.cancel();
-                        return Err(failure);
+                        self.file = None;
+                        self.report.failure = Some(failure);
                     }
                     progress.set_message(self.report.lines.to_string());
                 }
@@ -72,8 +70,10 @@ impl Acked {
                 }
             }
         }
-        self.report.failure = failed.map(|(line, error)| not_acknowledged(line, error));
-        Ok(self.report)
+        if let Some((line, error)) = failed {
+            self.report.failure = Some(not_acknowledged(line, error));
+        }
+        self.report
     }
 
     /// A batch's lines are in the file when this returns, for whoever watches it

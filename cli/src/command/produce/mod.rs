@@ -35,10 +35,10 @@ pub(crate) async fn run(arguments: &Produce, common: &Common) -> Result<(), Fail
         return Err(Failure::usage("--acked needs acknowledgements: --acks none gives none"));
     }
     batching::warn(&options);
-    let acked = Acked::open(arguments.acked.as_deref())?;
     let interrupted = interrupt::token()?;
     let begun = interrupted.run_until_cancelled(begin(arguments, common, options)).await;
     let producer = Arc::new(begun.unwrap_or_else(|| Err(Failure::interrupted()))?);
+    let acked = Acked::open(arguments.acked.as_deref())?;
 
     let start = Instant::now();
     // Cancelled when a line has failed: those after it are not sent any more.
@@ -49,7 +49,7 @@ pub(crate) async fn run(arguments: &Produce, common: &Common) -> Result<(), Fail
     let (sent, bytes, ended) = sender.send_all(&interrupted, &stop).await;
     let settled = async {
         producer.close().await;
-        reports.await.map_err(anyhow::Error::new)?
+        reports.await.map_err(anyhow::Error::new)
     };
     let acked = tokio::select! {
         acked = settled => acked?,

@@ -8,11 +8,13 @@ use quire_bookie::{Bookie, Health as BookieHealth};
 use quire_broker::Broker;
 use quire_cli::standalone::{self, Error, Options, Storage};
 use quire_metadata::embedded::OpenError;
+use quire_metadata::key::Keys;
 
 use super::descriptors;
 use super::http::Health;
 use crate::cli::Standalone;
 use crate::failure::{Exit, Failure};
+use crate::value::ByteSize;
 
 /// Starts it. `address` is where clients reach the broker.
 ///
@@ -22,12 +24,37 @@ pub(super) async fn start(
     arguments: &Standalone,
     address: String,
 ) -> Result<standalone::Standalone, Failure> {
+    check(arguments)?;
     let options = Options { bookie: bookie_options(arguments), broker: broker_options(arguments, address) };
     let started = async {
         let storage = Storage::open(&arguments.data).await?;
         Box::pin(standalone::Standalone::start(options, storage)).await
     };
     started.await.map_err(|error| failure(arguments, error))
+}
+
+/// Refuses what does not go together before anything is made on disk.
+fn check(arguments: &Standalone) -> Result<(), Failure> {
+    let tuning = &arguments.tuning;
+    Keys::new(&arguments.cluster).map_err(|error| Failure::usage(format!("--cluster: {error}")))?;
+    let (memory, file) = (tuning.memory_bytes.bytes(), tuning.bookie_file_bytes.bytes());
+    if let Some(tail) = tuning.tail_cache_bytes.map(ByteSize::bytes).filter(|tail| *tail > memory) {
+        let text = format!(
+            "--tail-cache-bytes of {tail} bytes is part of --memory-bytes, {memory} bytes, and cannot be above it"
+        );
+        return Err(Failure::usage(text));
+    }
+    if !(1 << 20..=1 << 32).contains(&file) || !file.is_multiple_of(64 << 10) {
+        let text = format!("--bookie-file-bytes of {file} bytes: it must be 1MiB to 4GiB, in whole 64KiB");
+        return Err(Failure::usage(text));
+    }
+    if tuning.bookie_low_water > tuning.bookie_high_water {
+        let (low, high) = (tuning.bookie_low_water, tuning.bookie_high_water);
+        let text =
+            format!("--bookie-low-water of {low} percent is above --bookie-high-water, {high} percent");
+        return Err(Failure::usage(text));
+    }
+    Ok(())
 }
 
 fn bookie_options(arguments: &Standalone) -> quire_bookie::Options {
@@ -52,7 +79,7 @@ fn broker_options(arguments: &Standalone, address: String) -> quire_broker::Opti
         address,
         shards: usize::try_from(tuning.shards).unwrap_or(usize::MAX),
         memory_bytes: tuning.memory_bytes.len(),
-        tail_cache_bytes: tuning.tail_cache_bytes.len(),
+        tail_cache_bytes: tuning.tail_cache_bytes.map_or(tuning.memory_bytes.len() / 2, ByteSize::len),
         request_bytes: tuning.request_bytes.len(),
         answer_bytes: tuning.answer_bytes.len(),
         connections_max: descriptors::connections(

@@ -63,6 +63,10 @@ async fn ensure_topic(admin: &Admin, arguments: &BenchTopic) -> Result<u32, Fail
     Ok(topic.partitions)
 }
 
+/// Longer than a server answers with the same metrics: what was measured is in
+/// them after this.
+const METRICS_AGE: Duration = Duration::from_millis(20);
+
 /// The servers' CPU time between two moments.
 struct CpuMeter {
     addresses: Vec<String>,
@@ -95,6 +99,7 @@ impl CpuMeter {
     /// Since the start; `None` when it is not known.
     async fn spent(self) -> Result<Option<Duration>, Failure> {
         let Some(before) = self.before else { return Ok(None) };
+        tokio::time::sleep(METRICS_AGE).await;
         Ok(self.read().await?.map(|after| after.saturating_sub(before)))
     }
 }

@@ -31,7 +31,7 @@ pub struct Options {
     /// others wait for that memory, is disconnected, and a request must arrive
     /// within it. Memory for a request is waited for as long, memory for an answer
     /// twice as long; once somebody has waited for it this long, a client may stand
-    /// still for a sixth of it.
+    /// still for a sixth of it, until nobody has been disconnected for four times it.
     pub client_patience: Duration,
     /// Greatest number of connections; more are closed at once.
     pub connections_max: usize,

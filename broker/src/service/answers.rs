@@ -32,8 +32,9 @@ const PIECE_BYTES: usize = 64 << 10;
 const LOOKS: u32 = 6;
 
 /// Once somebody has waited for as long as one may stand still, one may for this
-/// part of it.
+/// part of it, until nobody has been disconnected for so many times as long.
 const HURRY: u32 = 6;
+const CALM: u32 = 4;
 
 /// Who takes so many bytes of its answers does not stand still.
 const PROGRESS: usize = 192 << 10;
@@ -281,15 +282,17 @@ impl Answers {
     /// itself with a request. Ends never.
     ///
     /// Those who come next may stand still as well: once somebody has waited for as
-    /// long as one may, one may for a moment only.
+    /// long as one may, one may for a moment only, until they come no more.
     pub async fn watch(self: Arc<Self>, records: Arc<Memory>) {
         let mut every = tokio::time::interval(self.patience / LOOKS);
+        let mut hurry_until = Instant::now();
         loop {
             every.tick().await;
             let now = Instant::now();
             let waits_since = self.waiting().first_key_value().map(|(_, since)| *since);
             let is_long = waits_since.is_some_and(|since| now >= since + self.patience);
-            let patience = if is_long { self.patience / HURRY } else { self.patience };
+            let is_hurried = is_long || now < hurry_until;
+            let patience = if is_hurried { self.patience / HURRY } else { self.patience };
             let records_wait = records.is_pressed();
             let stands_still = |answer: &&UnderWay| {
                 let is_waited_for = waits_since.is_some()
@@ -303,6 +306,9 @@ impl Answers {
                     let address = peer.address;
                     tracing::warn!(%address, "a client that does not take its answers is disconnected");
                     peer.cut();
+                    if is_hurried {
+                        hurry_until = now + CALM * self.patience;
+                    }
                 }
             }
         }
@@ -595,6 +601,37 @@ mod tests {
             lived[0] >= PATIENCE && lived.iter().zip(most).all(|(lived, most)| *lived <= most),
             "{lived:?}"
         );
+        watch.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_comes_again_to_stand_still_goes_sooner_each_time() {
+        let answers = Answers::new(Kind::Records, LIMIT, PATIENCE);
+        let watch = tokio::spawn(Arc::clone(&answers).watch(Memory::new(1 << 20)));
+        let mut waited = Vec::new();
+        for _ in 0..4 {
+            let still = peer();
+            let untaken = sent(&answers, LIMIT, &still).await;
+            let asked = Instant::now();
+            let answers = Arc::clone(&answers);
+            let waiting = tokio::spawn(async move { answers.room(LIMIT, Some(&peer())).await });
+            while !still.is_cut() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            drop(untaken);
+            assert!(waiting.await.unwrap().is_ok());
+            waited.push(asked.elapsed());
+        }
+        assert!(waited[0] >= PATIENCE, "{waited:?}");
+        assert!(waited[1..].iter().all(|waited| *waited <= PATIENCE / LOOKS * 2), "{waited:?}");
+        // Nobody was disconnected for long: one may be slow again.
+        tokio::time::sleep((CALM + 1) * PATIENCE).await;
+        let slow = peer();
+        let _untaken = sent(&answers, LIMIT, &slow).await;
+        let other = peer();
+        let waits = answers.room(LIMIT, Some(&other));
+        assert!(tokio::time::timeout(PATIENCE / 2, waits).await.is_err());
+        assert!(!slow.is_cut());
         watch.abort();
     }
 

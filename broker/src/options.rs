@@ -30,7 +30,7 @@ pub struct Options {
     /// A client that takes next to nothing of its answers for this long, while
     /// others wait for that memory, is disconnected, and a request must arrive
     /// within it. Memory for a request is waited for as long, memory for an answer
-    /// twice as long; once somebody has waited for it this long, a client may stand
+    /// twice as long, and as long again for what its own connection holds; once somebody has waited for it this long, a client may stand
     /// still for a sixth of it, until nobody has been disconnected for four times it.
     pub client_patience: Duration,
     /// Greatest number of connections; more are closed at once.

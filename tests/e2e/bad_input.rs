@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use rand::Rng as _;
@@ -138,7 +138,8 @@ fn a_log_that_cannot_be_written_stops_nothing() {
     let mut server = command();
     server.args(["standalone", "--grpc", &grpc, "--http", &http_address, "--data"]).arg(directory.path());
     server.stdin(Stdio::null()).stdout(Stdio::null());
-    let mut server = server.stderr(File::options().write(true).open("/dev/full").unwrap()).spawn().unwrap();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut server = KilledWhenDropped(server.stderr(full).spawn().unwrap());
     wait_until("the server is ready", Duration::from_secs(30), || {
         http::get(&http_address, "/readyz").is_some_and(|(status, _)| status == 200)
     });
@@ -147,9 +148,24 @@ fn a_log_that_cannot_be_written_stops_nothing() {
         Quire::start(&["produce", "t", "--broker", &grpc], b"a\nb\n".to_vec()).finish().success();
         run(&["topic", "delete", "t", "--yes", "--broker", &grpc]).success();
     }
-    let terminated = Command::new("kill").args(["-TERM", &server.id().to_string()]).status().unwrap();
+    let terminated = Command::new("kill").args(["-TERM", &server.0.id().to_string()]).status().unwrap();
     assert!(terminated.success());
-    assert_eq!(server.wait().unwrap().code(), Some(0));
+    let mut ended = None;
+    wait_until("the server's end", Duration::from_secs(30), || {
+        ended = server.0.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert_eq!(ended.unwrap().code(), Some(0));
+}
+
+struct KilledWhenDropped(Child);
+
+impl Drop for KilledWhenDropped {
+    fn drop(&mut self) {
+        // Ended already, or ended now.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]

@@ -291,7 +291,8 @@ impl Answers {
             let now = Instant::now();
             let waits_since = self.waiting().first_key_value().map(|(_, since)| *since);
             let is_long = waits_since.is_some_and(|since| now >= since + self.patience);
-            let is_hurried = is_long || now < hurry_until;
+            // Who waits for itself only harms nobody.
+            let is_hurried = is_long || (waits_since.is_some() && now < hurry_until);
             let patience = if is_hurried { self.patience / HURRY } else { self.patience };
             let records_wait = records.is_pressed();
             let stands_still = |answer: &&UnderWay| {
@@ -504,6 +505,7 @@ mod tests {
     use futures_util::FutureExt;
     use http_body_util::BodyExt;
     use prost::Message;
+    use quire_metadata::topic::TOPIC_NAME_MAX;
     use quire_proto::v1;
 
     use super::*;
@@ -624,6 +626,15 @@ mod tests {
         }
         assert!(waited[0] >= PATIENCE, "{waited:?}");
         assert!(waited[1..].iter().all(|waited| *waited <= PATIENCE / LOOKS * 2), "{waited:?}");
+        // Who waits for itself only has its time.
+        let blocked = peer();
+        let part = answers.part();
+        let room = answers.room_now(part, Some(&blocked)).unwrap();
+        let untaken = room.hold([Bytes::from(vec![7; part])].into(), blocked.clone(), false);
+        let waits = answers.room_in_turn(SMALL, Some(&blocked), None);
+        assert!(tokio::time::timeout(PATIENCE / 2, waits).await.is_err());
+        assert!(!blocked.is_cut());
+        drop(untaken);
         // Nobody was disconnected for long: one may be slow again.
         tokio::time::sleep((CALM + 1) * PATIENCE).await;
         let slow = peer();
@@ -729,9 +740,9 @@ mod tests {
     }
 
     #[test]
-    fn a_client_may_ask_for_the_most_partitions_more_than_once() {
+    fn one_connection_may_ask_for_the_most_partitions_and_subscribe_to_them_three_times() {
         let all = crate::options::Options::default().answer_bytes;
-        let most = NAMES_MAX * OFFSET_BYTES.max(ASKED_BYTES);
+        let most = NAMES_MAX * (OFFSET_BYTES + TOPIC_NAME_MAX).max(ASKED_BYTES);
         for kind in [Kind::Fetches, Kind::Subscriptions] {
             assert!(Answers::new(kind, all / 8, PATIENCE).part() > most, "{kind}");
         }

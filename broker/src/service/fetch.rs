@@ -298,8 +298,7 @@ impl Door {
             if let Some(room) = room_now.or_else(|| self.answers.room_now(size, Some(peer))) {
                 return Ok(Found { fetched, room });
             }
-            // What waits for memory holds none. It is read again, no more of it, and counts as full:
-            // while memory is short nobody waits for min_bytes with it.
+            // What waits for memory holds none. It is read again, no more of it.
             drop((fetched, turn));
             room = Some(self.answers.room(size, Some(peer)).await?);
             max_bytes = bytes;

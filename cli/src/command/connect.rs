@@ -69,8 +69,8 @@ const TOO_LARGE: &str = "send smaller records, or to a topic with a larger max.m
 const fn by_reason(reason: ErrorReason) -> &'static str {
     use ErrorReason as R;
     match reason {
-        R::InvalidRequest => "ask for what is within that limit",
-        R::InvalidTopicName => "use another name: quire topic list shows those that there are",
+        R::InvalidRequest => "correct what the message names",
+        R::InvalidTopicName => "use a valid name: quire topic list shows the topics that there are",
         R::InvalidConfig => "correct --config: quire topic create --help lists the keys",
         R::TopicAlreadyExists => "choose another name, or delete that topic first",
         R::UnknownTopic => "quire topic list shows the topics, quire topic create makes one",

@@ -51,13 +51,14 @@ impl Acked {
         progress: ProgressBar,
     ) -> Report {
         let mut failed: Option<(u64, Error)> = None;
+        let mut unwritten = None;
         while let Some(completion) = producer.completed().await {
             match &completion.outcome {
                 Ok(_) => {
                     if let Err(failure) = self.note(&completion) {
                         stop.cancel();
                         self.file = None;
-                        self.report.failure = Some(failure);
+                        unwritten = Some(failure);
                     }
                     progress.set_message(self.report.lines.to_string());
                 }
@@ -70,9 +71,11 @@ impl Acked {
                 }
             }
         }
-        if let Some((line, error)) = failed {
-            self.report.failure = Some(not_acknowledged(line, error));
-        }
+        self.report.failure = match (failed, unwritten) {
+            (None, unwritten) => unwritten,
+            (Some((line, error)), None) => Some(not_acknowledged(line, error)),
+            (Some((line, error)), Some(_)) => Some(not_acknowledged(line, error).remedy(INCOMPLETE)),
+        };
         self.report
     }
 
@@ -99,6 +102,9 @@ pub(super) fn not_acknowledged(line: u64, error: Error) -> Failure {
     let failure = connect::failure(error).with_cause(Exit::NotAcknowledged, text);
     failure.then("send again what was not acknowledged: --acked FILE lists what was")
 }
+
+const INCOMPLETE: &str = "do not go by the file of --acked: it could not be written to, and lines that it lacks were \
+     acknowledged";
 
 fn cannot_write(path: &Path, error: io::Error) -> Failure {
     let context = format!("cannot write {}", path.display());

@@ -37,7 +37,8 @@ use crate::log::tail::TailBudget;
 use crate::memory::Memory;
 use crate::options::Options;
 use crate::pool::LedgerPool;
-use crate::service::answers::{Answers, Kind};
+use crate::service::answers;
+use crate::service::budget::{Budget, Kind};
 use crate::service::ledgers::Ledgers;
 use crate::service::records::{ProducerIds, Records};
 use crate::service::topics::Topics;
@@ -105,11 +106,11 @@ impl Broker {
         let producers = ProducerIds::default();
         let Options { answer_bytes, client_patience, .. } = context.options;
         let part = answer_bytes / 8;
-        let answers = Answers::new(Kind::Records, 4 * part, client_patience);
-        let replies = Answers::new(Kind::Replies, part, client_patience);
-        let acknowledgements = Answers::new(Kind::Acknowledgements, part, client_patience);
+        let answers = Budget::new(Kind::Records, 4 * part, client_patience);
+        let replies = Budget::new(Kind::Replies, part, client_patience);
+        let acknowledgements = Budget::new(Kind::Acknowledgements, part, client_patience);
         for sent in [&answers, &replies, &acknowledgements] {
-            context.spawn(Arc::clone(sent).watch(Arc::clone(&context.memory)));
+            context.spawn(answers::watch(Arc::clone(sent), Arc::clone(&context.memory)));
         }
         let door = Arc::new(Door {
             context,
@@ -121,9 +122,9 @@ impl Broker {
             answers,
             replies,
             acknowledgements,
-            fetches: Answers::new(Kind::Fetches, part, client_patience),
+            fetches: Budget::new(Kind::Fetches, part, client_patience),
             // Nobody knows for how long one lasts: it is not waited for.
-            subscriptions: Answers::new(Kind::Subscriptions, part, Duration::ZERO),
+            subscriptions: Budget::new(Kind::Subscriptions, part, Duration::ZERO),
         });
         let health = HealthReporter::new();
         let broker = Self { context: Arc::clone(&door.context), door, pool, shards, running, health };

@@ -121,12 +121,10 @@ impl Memory {
 
 /// One that waits, as long as it does.
 #[derive(Debug)]
-pub struct Waiting<'a>(&'a AtomicUsize);
+struct Waiting<'a>(&'a AtomicUsize);
 
 impl<'a> Waiting<'a> {
-    /// Counts it.
-    #[must_use]
-    pub fn new(count: &'a AtomicUsize) -> Self {
+    fn new(count: &'a AtomicUsize) -> Self {
         count.fetch_add(1, Ordering::Relaxed);
         Self(count)
     }

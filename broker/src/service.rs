@@ -1,8 +1,9 @@
 //! The gRPC door.
 //!
 //! - [`server`]: the services on a listener.
-//! - [`connection`]: what is accepted there; [`receiving`] and [`answers`]: the
-//!   memory of requests and of answers.
+//! - [`connection`]: what is accepted there; [`budget`]: the memory that clients
+//!   share; [`receiving`] and [`answers`]: how requests and answers hold it;
+//!   [`weight`]: what a request becomes.
 //! - [`topics`]: the topics.
 //! - [`door`]: fetch and subscribe without copying.
 //! - [`records`]: the log; its parts are [`produce`], [`produce_stream`],
@@ -10,6 +11,7 @@
 //! - [`ledgers`]: the ledgers, for operators.
 
 pub mod answers;
+pub mod budget;
 pub mod connection;
 pub mod door;
 pub mod fetch;
@@ -23,6 +25,7 @@ pub mod records;
 pub mod server;
 pub mod subscribe;
 pub mod topics;
+pub mod weight;
 
 use std::sync::Arc;
 
@@ -35,7 +38,7 @@ use crate::failure::{self, Failure};
 use crate::leadership::manager::Manager;
 use crate::leadership::registration::Registration;
 use crate::log::{PartitionLog, Reader};
-use crate::service::answers::Answers;
+use crate::service::budget::Budget;
 
 /// A request may name at most this many topics or partitions.
 const NAMES_MAX: usize = 10_000;
@@ -76,15 +79,16 @@ pub struct Door {
     pub registration: Arc<Registration>,
     pub producers: records::ProducerIds,
     /// Memory of answers with records.
-    pub answers: Arc<Answers>,
+    pub answers: Arc<Budget>,
     /// Of all others, which need not wait for those.
-    pub replies: Arc<Answers>,
-    /// Of those to producers, which need not wait for anybody who reads.
-    pub acknowledgements: Arc<Answers>,
+    pub replies: Arc<Budget>,
+    /// Of produce requests until they are answered, which need not wait for anybody
+    /// who reads.
+    pub acknowledgements: Arc<Budget>,
     /// Of what is fetched or looked up, until it is found.
-    pub fetches: Arc<Answers>,
+    pub fetches: Arc<Budget>,
     /// Of what is subscribed to.
-    pub subscriptions: Arc<Answers>,
+    pub subscriptions: Arc<Budget>,
 }
 
 impl Door {

@@ -16,7 +16,7 @@ use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::transport::server::Connected;
 
-use crate::service::answers::{Kind, Part};
+use crate::service::budget::{Kind, Part};
 
 /// A client that has sent less has not greeted: keep-alives begin after that.
 const GREETING: usize = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".len();

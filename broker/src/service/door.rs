@@ -101,11 +101,11 @@ impl Service<Request<Body>> for LogDoor {
     }
 }
 
-async fn fetch(door: Arc<Door>, peer: Peer, request: Request<Body>, limit: usize) -> Response<Body> {
-    // The body, and the memory of the request with it, is gone before the wait.
+async fn fetch(door: Arc<Door>, peer: Peer, mut request: Request<Body>, limit: usize) -> Response<Body> {
+    let arrived = request.extensions_mut().remove::<Held>().unwrap_or_default();
     let request = requests::<v1::FetchRequest>(request.into_body(), limit).message().await;
     let found = match request {
-        Ok(Some(request)) => door.fetch(request, &peer).await.map_err(Status::from),
+        Ok(Some(request)) => door.fetch(request, &peer, arrived).await.map_err(Status::from),
         Ok(None) => Err(Status::internal("there is no request in the body")),
         Err(status) => Err(status),
     };
@@ -215,7 +215,7 @@ pub fn held(found: Found, peer: &Peer) -> VecDeque<Bytes> {
     };
     let pins_records =
         found.fetched.iter().any(|fetched| fetched.outcome.as_ref().is_ok_and(|slice| pins(&slice.batches)));
-    let Found { fetched, room } = found;
+    let Found { fetched, room, .. } = found;
     room.hold(encode(fetched), peer.clone(), pins_records)
 }
 

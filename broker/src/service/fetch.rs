@@ -14,8 +14,9 @@ use crate::log::partition::Bounds;
 use crate::log::reader::Turn;
 use crate::log::stored::Batches;
 use crate::log::waiter::Waiter;
-use crate::service::answers::Room;
+use crate::service::budget::Room;
 use crate::service::connection::Peer;
+use crate::service::receiving::Held;
 use crate::service::{Door, check_count, check_names, plain};
 
 /// An answer has at most this many bytes of batches, but for its first batch.
@@ -45,6 +46,8 @@ pub struct Position {
 pub struct Found {
     pub fetched: Vec<Fetched>,
     pub room: Room,
+    /// Whether it had to be waited for: it is not given back to wait for more.
+    pub has_waited: bool,
 }
 
 /// What was found for one position.
@@ -181,11 +184,17 @@ impl Fetched {
 
 impl Door {
     /// Fetches, waiting for `min_bytes` at most as long as the request says.
+    /// `arrived`: the memory of the request, until there is some for its positions.
     ///
     /// # Errors
     /// When the request as a whole is wrong; failures of partitions are in
     /// their results.
-    pub async fn fetch(&self, request: v1::FetchRequest, peer: &Peer) -> Result<Found, Failure> {
+    pub async fn fetch(
+        &self,
+        request: v1::FetchRequest,
+        peer: &Peer,
+        arrived: Held,
+    ) -> Result<Found, Failure> {
         self.check_open()?;
         let wait = Duration::from_millis(u64::from(request.max_wait_ms));
         if wait > self.context.options.fetch_wait_max {
@@ -193,9 +202,9 @@ impl Door {
             return Err(failure::invalid(format!("max_wait_ms is above {most}")));
         }
         check_count(request.partitions.len())?;
-        let _asked =
-            self.fetches.room_in_turn(request.partitions.len() * ASKED_BYTES, Some(peer), None).await?;
+        let _asked = self.fetches.room(request.partitions.len() * ASKED_BYTES, Some(peer), None).await?;
         let positions = self.positions(request.partitions)?;
+        drop(arrived);
         let max_bytes = match request.max_bytes {
             0 => self.context.options.fetch_bytes,
             bytes => (bytes as usize).min(BYTES_MAX),
@@ -209,7 +218,7 @@ impl Door {
         let mut found = self.fetch_until(&positions, min_bytes..=max_bytes, plain, wait, peer).await?;
         if found.bytes() == 0 {
             let bytes = found.fetched.iter().map(Fetched::size).sum();
-            found.room = self.replies.room(bytes, Some(peer)).await?;
+            found.room = self.replies.room(bytes, Some(peer), None).await?;
         }
         metrics::counter!("quire_broker_fetch_bytes_total").increment(found.bytes() as u64);
         Ok(found)
@@ -225,8 +234,9 @@ impl Door {
     ) -> Result<Found, Failure> {
         let deadline = Instant::now() + wait;
         let (min_bytes, max_bytes) = bytes.into_inner();
-        let enough =
-            |found: &Found| found.bytes() >= min_bytes || found.fetched.iter().any(Fetched::is_final);
+        let enough = |found: &Found| {
+            found.bytes() >= min_bytes || found.has_waited || found.fetched.iter().any(Fetched::is_final)
+        };
         let found = self.collect(positions, max_bytes, plain, peer).await?;
         if wait.is_zero() || enough(&found) {
             return Ok(found);
@@ -286,6 +296,7 @@ impl Door {
         // one that is full does not keep the others out.
         let first = rand::random_range(0..positions.len().max(1));
         let mut room: Option<Room> = None;
+        let mut has_waited = false;
         loop {
             let mut turn = Turn::default();
             let mut fetched = self.read(positions, first, max_bytes, &mut turn).await;
@@ -296,12 +307,12 @@ impl Door {
             let size = if bytes > 0 { fetched.iter().map(Fetched::size).sum() } else { 0 };
             let room_now = room.take().filter(|room| size > 0 && room.covers(size));
             if let Some(room) = room_now.or_else(|| self.answers.room_now(size, Some(peer))) {
-                return Ok(Found { fetched, room });
+                return Ok(Found { fetched, room, has_waited });
             }
             // What waits for memory holds none. It is read again, no more of it.
             drop((fetched, turn));
-            room = Some(self.answers.room(size, Some(peer)).await?);
-            max_bytes = bytes;
+            room = Some(self.answers.room(size, Some(peer), None).await?);
+            (max_bytes, has_waited) = (bytes, true);
         }
     }
 

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use prost::Message as _;
 use quire_ledger::message::{ReplicaState, Request as Ask, Response as Answer};
 use quire_metadata::ledger::{LedgerMetadata, LedgerState};
 use quire_metadata::view::{self, Link};
@@ -23,6 +22,9 @@ use crate::log::partition::Standing;
 use crate::service::Door;
 use crate::service::connection::Peer;
 
+/// What a segment takes in an answer.
+const SEGMENT_BYTES: usize = 256;
+
 /// How long an accepted loss is waited for.
 const RECOVERY: Duration = Duration::from_secs(30);
 
@@ -38,11 +40,11 @@ impl LedgerService for Ledgers {
     ) -> Result<Response<v1::ListSegmentsResponse>, Status> {
         self.0.check_open()?;
         let v1::ListSegmentsRequest { topic, partition } = request.get_ref();
-        let segments = self.0.list_segments(topic, *partition).await?;
-        let answer = v1::ListSegmentsResponse { segments };
-        let room =
-            self.0.replies.room_in_turn(answer.encoded_len(), request.extensions().get(), None).await?;
-        Ok(room.response(request.extensions().get(), answer))
+        let logs = self.0.logs(topic, *partition)?;
+        let segments: usize = logs.iter().map(|log| log.segments().len() + 1).sum();
+        let room = self.0.replies.room(segments * SEGMENT_BYTES, request.extensions().get(), None).await?;
+        let segments = self.0.list_segments(&logs).await?;
+        Ok(room.response(request.extensions().get(), v1::ListSegmentsResponse { segments }))
     }
 
     async fn describe_ledger(
@@ -68,12 +70,16 @@ impl LedgerService for Ledgers {
 }
 
 impl Door {
-    async fn list_segments(&self, topic: &str, partition: Option<u32>) -> Result<Vec<v1::Segment>, Failure> {
+    /// The partitions that are asked for.
+    fn logs(&self, topic: &str, partition: Option<u32>) -> Result<Vec<Arc<PartitionLog>>, Failure> {
         let entry = self.catalog.topic(topic)?;
-        let logs = match partition {
+        Ok(match partition {
             Some(index) => vec![Arc::clone(entry.partition(index)?)],
             None => entry.partitions.clone(),
-        };
+        })
+    }
+
+    async fn list_segments(&self, logs: &[Arc<PartitionLog>]) -> Result<Vec<v1::Segment>, Failure> {
         let context = &self.context;
         let ids: Vec<_> = logs.iter().map(|log| log.id).collect();
         let views = view::partitions(&*context.store, &context.keys, ids).await;

@@ -19,7 +19,7 @@ use crate::clock::wall_ms;
 use crate::failure::{self, Failure};
 use crate::log::PartitionLog;
 use crate::memory::Charge;
-use crate::service::answers::Room;
+use crate::service::budget::Room;
 use crate::service::connection::Peer;
 use crate::service::{Door, check_count};
 use crate::shard::Inbox;
@@ -30,8 +30,10 @@ use crate::topic::TopicConfig;
 /// pieces that they did not append themselves.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// What a part takes until it is answered, beside the name of its topic.
-const RESULT_BYTES: usize = 256;
+/// What a request takes until it is answered, and each part of it, beside the name
+/// of its topic.
+const REQUEST_BYTES: usize = 1 << 10;
+const RESULT_BYTES: usize = 384;
 
 /// What a plain message takes beside its bytes.
 const MESSAGE_BYTES: usize = 64;
@@ -48,8 +50,8 @@ pub struct Submitted {
     outcomes: oneshot::Receiver<Vec<Outcome>>,
     began: Instant,
     deadline: Instant,
-    /// For its answer, if it was admitted.
-    room: Option<Room>,
+    /// Its own, and its answer's.
+    room: Room,
 }
 
 /// What its answer says of a partition's part.
@@ -72,13 +74,14 @@ impl Door {
     /// comes after it in each partition.
     ///
     /// # Errors
-    /// When the request as a whole is wrong; failures of partitions are in the
-    /// outcomes.
+    /// When the request as a whole is wrong, or there is no memory for it;
+    /// failures of partitions are in the outcomes.
     pub async fn submit(
         &self,
         request: v1::ProduceRequest,
         peer: Option<&Peer>,
     ) -> Result<Submitted, Failure> {
+        self.check_open()?;
         check_count(request.partitions.len())?;
         let began = Instant::now();
         let deadline = began + self.timeout(request.timeout_ms);
@@ -88,16 +91,14 @@ impl Door {
         metrics::counter!("quire_broker_produce_requests_total").increment(1);
         metrics::counter!("quire_broker_produce_bytes_total").increment(bytes as u64);
 
+        let messages: usize = partitions.iter().map(|part| part.messages.len()).sum();
+        let results: usize = partitions.iter().map(|part| RESULT_BYTES + part.topic.len()).sum();
+        let room = self.acknowledgements.room(REQUEST_BYTES + results, peer, Some(deadline)).await?;
         let (call, replies, outcomes) = Call::new(partitions.len());
         let parts = partitions.iter().map(Part::of).collect();
-        let mut submitted = Submitted { correlation_id, parts, call, outcomes, began, deadline, room: None };
-        let messages: usize = partitions.iter().map(|part| part.messages.len()).sum();
-        let answer = partitions.iter().map(|part| RESULT_BYTES + part.topic.len()).sum();
-        let charge = match self.admit(bytes + messages * MESSAGE_BYTES, answer, peer, deadline).await {
-            Ok((charge, room)) => {
-                submitted.room = Some(room);
-                charge
-            }
+        let mut submitted = Submitted { correlation_id, parts, call, outcomes, began, deadline, room };
+        let charge = match self.charge(bytes + messages * MESSAGE_BYTES, deadline).await {
+            Ok(charge) => charge,
             Err(failure) => {
                 replies.into_iter().for_each(|reply| reply.end(Err(failure.clone())));
                 return Ok(submitted);
@@ -117,20 +118,11 @@ impl Door {
         }
     }
 
-    /// Waits for memory for a request and its answer, at most until the deadline.
-    /// Once it is written it is too late to say that there is none.
-    async fn admit(
-        &self,
-        bytes: usize,
-        answer: usize,
-        peer: Option<&Peer>,
-        deadline: Instant,
-    ) -> Result<(Charge, Room), Failure> {
-        self.check_open()?;
-        let room = self.acknowledgements.room_in_turn(answer, peer, Some(deadline)).await?;
+    /// Waits for memory for records, at most until the deadline.
+    async fn charge(&self, bytes: usize, deadline: Instant) -> Result<Charge, Failure> {
         let memory = &self.context.memory;
         let charged = memory.charge(bytes, || self.context.tails.evict_oldest());
-        let charge = tokio::time::timeout_at(deadline, charged).await.map_err(|_elapsed| {
+        tokio::time::timeout_at(deadline, charged).await.map_err(|_elapsed| {
             metrics::counter!("quire_broker_overloaded_total").increment(1);
             Failure::new(
                 ErrorReason::Overloaded,
@@ -140,8 +132,7 @@ impl Door {
                     memory.limit()
                 ),
             )
-        })?;
-        Ok((charge, room))
+        })
     }
 
     /// The good parts as pieces, by shard. Bad parts end here.
@@ -228,7 +219,7 @@ impl Door {
 impl Submitted {
     /// Waits for the outcomes. Parts that are not settled in time are unknown:
     /// they may yet be written. The answer comes with its memory.
-    pub async fn finish(self) -> (v1::ProduceResponse, Option<Room>) {
+    pub async fn finish(self) -> (v1::ProduceResponse, Room) {
         let Self { correlation_id, parts, call, mut outcomes, began, deadline, room } = self;
         if parts.is_empty() {
             return (v1::ProduceResponse { correlation_id, results: Vec::new() }, room);

@@ -63,7 +63,7 @@ pub async fn run(
                 None => open = false,
             },
             Some((response, room)) = in_flight.next(), if settled.is_none() => {
-                let sending = room.zip(peer.clone()).and_then(|(room, peer)| room.sending(peer, false));
+                let sending = peer.clone().and_then(|peer| room.sending(peer, false));
                 settled = Some((response, sending));
             }
             room = responses.reserve(), if settled.is_some() => match room {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use futures_util::stream::{self, Empty};
-use prost::Message as _;
 use quire_metadata::id_block::IdKind;
 use quire_metadata::operations::ids;
 use quire_proto::id::Nonce;
@@ -30,7 +29,7 @@ const TOPIC_BYTES: usize = 128;
 const LEADER_BYTES: usize = 10;
 
 /// What an offset takes in an answer, or why there is none.
-pub const OFFSET_BYTES: usize = 512;
+const OFFSET_BYTES: usize = 512;
 
 /// Offsets that one request looks up at once.
 const LOOKUPS: usize = 16;
@@ -60,8 +59,7 @@ impl LogService for Records {
             Ok(entry) => TOPIC_BYTES + name.len() + entry.partitions.len() * LEADER_BYTES,
             Err(failure) => TOPIC_BYTES + name.len() + failure.message.len(),
         };
-        let room =
-            self.0.replies.room_in_turn(entries.iter().map(bytes).sum(), extensions.get(), None).await?;
+        let room = self.0.replies.room(entries.iter().map(bytes).sum(), extensions.get(), None).await?;
         let describe = |(name, found): (String, Result<Arc<TopicEntry>, Failure>)| match found {
             Ok(entry) => describe(&entry),
             Err(failure) => v1::TopicMetadata { name, error: Some(failure.into()), ..Default::default() },
@@ -91,10 +89,7 @@ impl LogService for Records {
         let submitted = self.0.submit(request, peer.as_ref()).await?;
         drop(extensions);
         let (answer, room) = submitted.finish().await;
-        Ok(match room {
-            Some(room) => room.response(peer.as_ref(), answer),
-            None => Response::new(answer),
-        })
+        Ok(room.response(peer.as_ref(), answer))
     }
 
     type ProduceStreamStream = produce_stream::Responses;
@@ -136,16 +131,13 @@ impl LogService for Records {
         let (_, extensions, v1::ListOffsetsRequest { partitions }) = request.into_parts();
         check_names(partitions.iter().map(|asked| &*asked.topic))?;
         let bytes = partitions.iter().map(|asked| OFFSET_BYTES + asked.topic.len()).sum();
-        let found = self.0.fetches.room_in_turn(bytes, extensions.get(), None).await?;
+        let room = self.0.replies.room(bytes, extensions.get(), None).await?;
         let lookups = partitions.into_iter().map(|asked| {
             let door = Arc::clone(&self.0);
             async move { door.list_offset(asked).await }
         });
         let results = stream::iter(lookups).buffered(LOOKUPS).collect().await;
-        let answer = v1::ListOffsetsResponse { results };
-        let room = self.0.replies.room_in_turn(answer.encoded_len(), extensions.get(), None).await?;
-        drop(found);
-        Ok(room.response(extensions.get(), answer))
+        Ok(room.response(extensions.get(), v1::ListOffsetsResponse { results }))
     }
 }
 

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tonic::{Status, Streaming};
 
 use crate::failure::{self, Failure};
-use crate::service::answers::Room;
+use crate::service::budget::Room;
 use crate::service::connection::Peer;
 use crate::service::door::{self, Pushed};
 use crate::service::fetch::{ASKED_BYTES, Fetched, Found, Position, Watching};
@@ -65,8 +65,7 @@ async fn begin(
     };
     door.check_open()?;
     check_count(start.partitions.len())?;
-    let asked =
-        door.subscriptions.room_in_turn(start.partitions.len() * ASKED_BYTES, Some(peer), None).await?;
+    let asked = door.subscriptions.room(start.partitions.len() * ASKED_BYTES, Some(peer), None).await?;
     let positions = door.positions(start.partitions)?;
     if positions.is_empty() {
         return Err(failure::invalid("a subscription must name partitions").into());
@@ -138,7 +137,7 @@ impl Subscription {
             }
         };
         let is_empty = found.bytes() == 0;
-        let Found { fetched, mut room } = found;
+        let Found { fetched, mut room, has_waited } = found;
         let mut pushed = Vec::new();
         let mut failed = Vec::new();
         for (at, fetched) in fetched.into_iter().enumerate() {
@@ -163,13 +162,13 @@ impl Subscription {
         if is_empty {
             room = self.room(pushed.iter().map(Fetched::size).sum(), peer).await?;
         }
-        Ok(Found { fetched: pushed, room })
+        Ok(Found { fetched: pushed, room, has_waited })
     }
 
     /// Memory for so many bytes without records, once there is.
     async fn room(&self, bytes: usize, peer: &Peer) -> Result<Room, Failure> {
         loop {
-            match self.door.replies.room(bytes, Some(peer)).await {
+            match self.door.replies.room(bytes, Some(peer), None).await {
                 Err(failure) if failure.reason == ErrorReason::Overloaded => {}
                 taken => return taken,
             }

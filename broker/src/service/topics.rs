@@ -56,8 +56,7 @@ impl TopicService for Topics {
     ) -> Result<Response<v1::ListTopicsResponse>, Status> {
         self.0.check_open()?;
         let all = self.0.catalog.all();
-        let room =
-            self.0.replies.room_in_turn(all.len() * TOPIC_BYTES, request.extensions().get(), None).await?;
+        let room = self.0.replies.room(all.len() * TOPIC_BYTES, request.extensions().get(), None).await?;
         let topics = all.iter().map(|entry| public(entry)).collect();
         Ok(room.response(request.extensions().get(), v1::ListTopicsResponse { topics }))
     }
@@ -71,7 +70,7 @@ impl TopicService for Topics {
         let room = self
             .0
             .replies
-            .room_in_turn(entry.partitions.len() * PARTITION_BYTES, request.extensions().get(), None)
+            .room(entry.partitions.len() * PARTITION_BYTES, request.extensions().get(), None)
             .await?;
         let partitions = entry.partitions.iter().map(|log| self.0.describe(log)).collect();
         let described = v1::DescribeTopicResponse { topic: Some(public(&entry)), partitions };

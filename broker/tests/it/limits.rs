@@ -226,6 +226,34 @@ async fn who_has_nothing_to_read_waits_for_no_memory() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_has_waited_for_memory_does_not_wait_for_more_to_read() {
+    let mut server = Server::with(Options { client_patience: PATIENCE * 2, ..small() }).await;
+    server.create("t", 1, &[]).await;
+    // Nearly all the memory that there is for answers with records.
+    assert_eq!(server.put("t", 0, &"x".repeat(1_040_000)).await, 0);
+    server.create("quiet", 1, &[]).await;
+    server.create("little", 1, &[]).await;
+    assert_eq!(server.put("little", 0, &"x".repeat(10_000)).await, 0);
+    let poll = v1::FetchRequest { min_bytes: 20_000, max_wait_ms: 50_000, ..fetch("little", 0, 0) };
+    let answered = crate::server::eventually("memory is wanted before there is some", async || {
+        let (mut client, _connection) = connect(server.address).await;
+        let mut untaken = subscribe(&mut client).await;
+        assert!(untaken.0.body_mut().data().await.is_some());
+        let (mut log, poll) = (server.log.clone(), poll.clone());
+        let waits = tokio::spawn(async move { log.fetch(poll).await });
+        // What is asked after it is answered before it.
+        let mut log = server.log.clone();
+        for _ in 0..100 {
+            assert!(log.fetch(fetch("quiet", 0, 0)).await.is_ok());
+        }
+        drop((untaken, client));
+        tokio::time::timeout(PATIENCE / 4, waits).await.ok()
+    });
+    let answer = answered.await.unwrap().unwrap().into_inner();
+    assert_eq!((answer.results[0].next_offset, answer.results[0].error.clone()), (1, None));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn connections_that_take_nothing_hold_their_parts_only() {
     let ground = filled(8).await.stop().await;
     // Parts of one message each; for as long as the test nobody is disconnected.

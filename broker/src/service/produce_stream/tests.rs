@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use quire_metadata::store::Revision;
 use quire_metadata::topic::Topic;
 use quire_metadata::typed::Versioned;
@@ -15,7 +16,7 @@ use crate::failure;
 use crate::leadership::manager::Manager;
 use crate::log::Reader;
 use crate::log::cold::Cold;
-use crate::service::answers::{Answers, Kind};
+use crate::service::budget::{Budget, Kind};
 use crate::shard::Inbox;
 use crate::shard::piece::Piece;
 
@@ -46,11 +47,11 @@ fn door(inbox: &Arc<Inbox>) -> Arc<Door> {
         catalog,
         registration: Arc::default(),
         producers: Default::default(),
-        answers: Answers::new(Kind::Records, 1 << 20, PATIENCE),
-        replies: Answers::new(Kind::Replies, 1 << 20, PATIENCE),
-        acknowledgements: Answers::new(Kind::Acknowledgements, 1 << 20, PATIENCE),
-        fetches: Answers::new(Kind::Fetches, 1 << 20, PATIENCE),
-        subscriptions: Answers::new(Kind::Subscriptions, 1 << 20, PATIENCE),
+        answers: Budget::new(Kind::Records, 1 << 20, PATIENCE),
+        replies: Budget::new(Kind::Replies, 1 << 20, PATIENCE),
+        acknowledgements: Budget::new(Kind::Acknowledgements, 1 << 20, PATIENCE),
+        fetches: Budget::new(Kind::Fetches, 1 << 20, PATIENCE),
+        subscriptions: Budget::new(Kind::Subscriptions, 1 << 20, PATIENCE),
     })
 }
 
@@ -115,22 +116,64 @@ async fn an_answer_has_its_memory_until_it_is_taken() {
 }
 
 #[tokio::test]
-async fn who_finds_no_memory_for_its_answer_is_told_and_the_stream_goes_on() {
+async fn who_finds_no_memory_waits_and_the_stream_ends_when_that_is_too_long() {
     let inbox = Inbox::new(8);
     let door = door(&inbox);
-    let _all = door.acknowledgements.room(usize::MAX, None).await.unwrap();
+    let all = door.acknowledgements.room_now(usize::MAX, None).unwrap();
     let (requests, incoming) = mpsc::channel(8);
     let (outgoing, mut responses) = mpsc::channel(8);
-    let serving = tokio::spawn(run(door, ReceiverStream::new(incoming), None, Held::default(), outgoing));
-    requests.send(Ok(large_request())).await.unwrap();
-    let (answer, _) = timeout(PATIENCE, responses.recv()).await.unwrap().unwrap().unwrap();
-    let overloaded = |result: &v1::ProduceResult| {
-        result.error.as_ref().is_some_and(|error| error.reason() == v1::ErrorReason::Overloaded)
-    };
-    assert!(answer.results.len() == 20 && answer.results.iter().all(overloaded), "{answer:?}");
+    let stream = ReceiverStream::new(incoming);
+    let serving = tokio::spawn(run(Arc::clone(&door), stream, None, Held::default(), outgoing));
+    let patient = v1::ProduceRequest { timeout_ms: 0, ..large_request() };
+    requests.send(Ok(patient)).await.unwrap();
     requests.send(request(2)).await.unwrap();
+    let waits = async {
+        while door.acknowledgements.waits_since().is_none() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, waits).await.expect("it waits");
+    assert!(
+        responses.is_empty() && inbox.take().now_or_never().is_none(),
+        "what comes after it keeps its place"
+    );
+    drop(all);
+    let (answer, _) = timeout(PATIENCE, responses.recv()).await.unwrap().unwrap().unwrap();
+    assert_eq!(answer.results.len(), 20);
     piece(&inbox).await.reply.end(Err(failure::shutting_down()));
     assert_eq!(responses.recv().await.unwrap().unwrap().0.correlation_id, 2);
-    drop(requests);
-    timeout(PATIENCE, serving).await.expect("it ends with its requests").unwrap();
+
+    let _all = door.acknowledgements.room_now(usize::MAX, None).unwrap();
+    requests.send(Ok(large_request())).await.unwrap();
+    let refused = timeout(PATIENCE, responses.recv()).await.unwrap().unwrap().unwrap_err();
+    let reason = failure::Failure::from_status(&refused).unwrap().reason;
+    assert_eq!(reason, v1::ErrorReason::Overloaded);
+    timeout(PATIENCE, serving).await.expect("it ends").unwrap();
+}
+
+#[tokio::test]
+async fn what_is_not_taken_is_bounded_however_many_streams_there_are() {
+    let door = door(&Inbox::new(8));
+    let peer = Peer::new(([127, 0, 0, 1], 1).into());
+    // One part each, which fails at once.
+    let asked =
+        v1::ProduceRequest { partitions: vec![v1::ProducePartition::default()], ..Default::default() };
+    let streams: Vec<_> = (0..20)
+        .map(|_| {
+            let (outgoing, untaken) = mpsc::channel(64);
+            let requests = futures_util::stream::repeat(asked.clone()).map(Ok);
+            let serve = run(Arc::clone(&door), requests, Some(peer.clone()), Held::default(), outgoing);
+            (tokio::spawn(serve), untaken)
+        })
+        .collect();
+    let part = door.acknowledgements.part();
+    let is_full = async {
+        while door.acknowledgements.room_now(1 << 10, Some(&peer)).is_some() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, is_full).await.expect("the connection holds its part");
+    let untaken = streams.iter().map(|(_, untaken)| untaken.len()).sum::<usize>();
+    assert!((1..=part / 1024).contains(&untaken), "{untaken}");
+    streams.iter().for_each(|(serving, _)| serving.abort());
 }

@@ -125,7 +125,7 @@ impl Weight {
                 match key & 7 {
                     0 => Reads::Varint,
                     1 => Reads::Skips(8),
-                    2 => Reads::Length { number: (key >> 3) as u32, so_far: 0, shift: 0 },
+                    2 => Reads::Length { number: u32::try_from(key >> 3).unwrap_or(0), so_far: 0, shift: 0 },
                     5 => Reads::Skips(4),
                     // A group's begin and end, or nothing that there is.
                     _ => KEY,
@@ -183,7 +183,7 @@ mod tests {
     fn produce(parts: &[Vec<usize>]) -> (v1::ProduceRequest, usize) {
         let message = |headers: &usize| v1::Message {
             key: Some(Bytes::from_static(b"\x0a\x22\x2a\x1a")),
-            value: (headers % 2 == 0).then(|| vec![0x2a; headers * 100].into()),
+            value: headers.is_multiple_of(2).then(|| vec![0x2a; headers * 100].into()),
             headers: vec![v1::Header { key: "*\u{1a}".to_owned(), value: Some(Bytes::new()) }; *headers],
             timestamp_ms: Some(-1),
         };

@@ -81,7 +81,6 @@ impl Door {
         request: v1::ProduceRequest,
         peer: Option<&Peer>,
     ) -> Result<Submitted, Failure> {
-        self.check_open()?;
         check_count(request.partitions.len())?;
         let began = Instant::now();
         let deadline = began + self.timeout(request.timeout_ms);
@@ -97,7 +96,7 @@ impl Door {
         let (call, replies, outcomes) = Call::new(partitions.len());
         let parts = partitions.iter().map(Part::of).collect();
         let mut submitted = Submitted { correlation_id, parts, call, outcomes, began, deadline, room };
-        let charge = match self.charge(bytes + messages * MESSAGE_BYTES, deadline).await {
+        let charge = match self.admit(bytes + messages * MESSAGE_BYTES, deadline).await {
             Ok(charge) => charge,
             Err(failure) => {
                 replies.into_iter().for_each(|reply| reply.end(Err(failure.clone())));
@@ -119,7 +118,8 @@ impl Door {
     }
 
     /// Waits for memory for records, at most until the deadline.
-    async fn charge(&self, bytes: usize, deadline: Instant) -> Result<Charge, Failure> {
+    async fn admit(&self, bytes: usize, deadline: Instant) -> Result<Charge, Failure> {
+        self.check_open()?;
         let memory = &self.context.memory;
         let charged = memory.charge(bytes, || self.context.tails.evict_oldest());
         tokio::time::timeout_at(deadline, charged).await.map_err(|_elapsed| {

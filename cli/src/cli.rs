@@ -7,8 +7,9 @@ use std::path::PathBuf;
 
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use quire_metadata::topic::PARTITIONS_MAX;
 
-use crate::value::{ByteSize, ConfigPair, Delimiter, Position, host_and_port, record_size};
+use crate::value::{ByteSize, ConfigPair, Delimiter, Position, host_and_port, record_size, whole};
 
 /// The default address of the public gRPC door.
 pub(crate) const DEFAULT_GRPC: &str = "127.0.0.1:9650";
@@ -112,7 +113,7 @@ pub(crate) struct Standalone {
 #[command(next_help_heading = "Tuning")]
 pub(crate) struct Tuning {
     /// Tasks that lead the partitions, at most 1024; 0 takes one a core
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1024))]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole(0..=1024_u32))]
     pub(crate) shards: u32,
     /// Memory of the broker for records; past it producers wait
     #[arg(long, value_name = "BYTES", default_value = "512MiB")]
@@ -127,19 +128,19 @@ pub(crate) struct Tuning {
     #[arg(long, value_name = "BYTES", default_value = "256MiB")]
     pub(crate) answer_bytes: ByteSize,
     /// Greatest number of connections of clients, at most half of the file descriptors; more are closed at once
-    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 4096, value_parser = whole(1..=u32::MAX))]
     pub(crate) connections_max: u32,
     /// Memory of the broker for records read back from bookies
     #[arg(long, value_name = "BYTES", default_value = "64MiB")]
     pub(crate) read_cache_bytes: ByteSize,
     /// A ledger with this many entries is sealed and the next begun
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = whole(1..=u64::MAX))]
     pub(crate) roll_entries: u64,
     /// A ledger without an append for this many milliseconds is sealed
-    #[arg(long, value_name = "MS", default_value_t = 300_000)]
+    #[arg(long, value_name = "MS", default_value_t = 300_000, value_parser = whole(0..=u64::MAX))]
     pub(crate) idle_seal_ms: u64,
     /// An idempotent producer that wrote nothing for this many milliseconds, at least 5 minutes, is forgotten
-    #[arg(long, value_name = "MS", default_value_t = 604_800_000, value_parser = clap::value_parser!(u64).range(300_000..))]
+    #[arg(long, value_name = "MS", default_value_t = 604_800_000, value_parser = whole(300_000..=u64::MAX))]
     pub(crate) producer_expiry_ms: u64,
     /// Size of a log file of the bookie: 1 MiB to 4 GiB
     #[arg(long, value_name = "BYTES", default_value = "256MiB")]
@@ -154,10 +155,10 @@ pub(crate) struct Tuning {
     #[arg(long, value_name = "BYTES", default_value = "512MiB")]
     pub(crate) bookie_reserve_bytes: ByteSize,
     /// Percent of the disk in use at which the bookie takes no more records, unless the headroom is free
-    #[arg(long, value_name = "PERCENT", default_value_t = 95, value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 95, value_parser = whole(1..=100_u8))]
     pub(crate) bookie_high_water: u8,
     /// Percent of the disk in use below which it takes records again
-    #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = clap::value_parser!(u8).range(1..=100))]
+    #[arg(long, value_name = "PERCENT", default_value_t = 90, value_parser = whole(1..=100_u8))]
     pub(crate) bookie_low_water: u8,
     /// Free space with which the bookie takes records however full the disk is; with twice as much it takes them again
     #[arg(long, value_name = "BYTES", default_value = "8GiB")]
@@ -183,14 +184,14 @@ pub(crate) enum Topic {
 pub(crate) struct TopicCreate {
     /// Name of the topic
     pub(crate) name: String,
-    /// Number of partitions
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Number of partitions, at most 10000
+    #[arg(long, value_name = "N", value_parser = whole(1..=PARTITIONS_MAX))]
     pub(crate) partitions: u32,
     /// Target number of copies; the server's default if not given
-    #[arg(long, value_name = "R", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "R", value_parser = whole(1..=u32::MAX))]
     pub(crate) replicas: Option<u32>,
     /// Copies that must be durable before an acknowledgement; the majority if not given
-    #[arg(long, value_name = "A", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "A", value_parser = whole(1..=u32::MAX))]
     pub(crate) ack_quorum: Option<u32>,
     /// A setting of the topic, such as segment.bytes=268435456, of segment.bytes, segment.ms, max.message.bytes, compression.type, message.timestamp.type; may be repeated
     #[arg(long = "config", value_name = "KEY=VALUE", action = ArgAction::Append)]
@@ -245,13 +246,13 @@ pub(crate) struct Batching {
     #[arg(long, value_name = "BYTES", default_value = "256KiB")]
     pub(crate) batch_bytes: ByteSize,
     /// A batch is sent this many milliseconds after its first record
-    #[arg(long, value_name = "MS", default_value_t = 5)]
+    #[arg(long, value_name = "MS", default_value_t = 5, value_parser = whole(0..=u32::MAX))]
     pub(crate) linger_ms: u32,
     /// Bytes that may wait for their acknowledgement
     #[arg(long, value_name = "BYTES", default_value = "64MiB")]
     pub(crate) buffer_bytes: ByteSize,
     /// A record that is not acknowledged after this many milliseconds has failed
-    #[arg(long, value_name = "MS", default_value_t = 120_000)]
+    #[arg(long, value_name = "MS", default_value_t = 120_000, value_parser = whole(0..=u32::MAX))]
     pub(crate) delivery_timeout_ms: u32,
 }
 
@@ -261,16 +262,16 @@ pub(crate) struct Produce {
     /// Name of the topic
     pub(crate) name: String,
     /// The key is this field of the line, counted from 1; without it there is no key
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
     pub(crate) key_field: Option<u32>,
     /// What divides a line into fields
     #[arg(long, value_name = "C", default_value = ",")]
     pub(crate) delimiter: Delimiter,
     /// Write to this partition only
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = whole(0..=u32::MAX))]
     pub(crate) partition: Option<u32>,
     /// Lines a second, sent when they are due whatever is still unacknowledged
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
     pub(crate) rate: Option<u32>,
     /// Write `line-number partition offset` to this file for each acknowledged line
     #[arg(long, value_name = "FILE")]
@@ -285,7 +286,7 @@ pub(crate) struct Consume {
     /// Name of the topic
     pub(crate) name: String,
     /// Read this partition only
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = whole(0..=u32::MAX))]
     pub(crate) partition: Option<u32>,
     /// Where to start: start, end, an offset (with --partition), @MILLISECONDS or
     /// @TIME as in @2026-01-31T12:00:00Z
@@ -295,7 +296,7 @@ pub(crate) struct Consume {
     #[arg(long, value_name = "end")]
     pub(crate) until: Option<Until>,
     /// Stop after this many records
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = whole(0..=u64::MAX))]
     pub(crate) max: Option<u64>,
     /// How a record is written: %t topic, %p partition, %o offset, %T timestamp in
     /// milliseconds, %k key, %v value, %h headers, %K, %V length of key and value,
@@ -320,7 +321,7 @@ pub(crate) struct SegmentList {
     /// Name of the topic
     pub(crate) topic: String,
     /// Of this partition only
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", value_parser = whole(0..=u32::MAX))]
     pub(crate) partition: Option<u32>,
 }
 
@@ -335,12 +336,14 @@ pub(crate) enum Ledger {
 #[derive(Debug, Args)]
 pub(crate) struct LedgerDescribe {
     /// Id of the ledger
+    #[arg(value_parser = whole(0..=u64::MAX))]
     pub(crate) id: u64,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct LedgerRecover {
     /// Id of the ledger
+    #[arg(value_parser = whole(0..=u64::MAX))]
     pub(crate) id: u64,
     /// Accept that what no bookie can vouch for is lost; asks on a terminal, for each loss
     #[arg(long)]
@@ -365,14 +368,14 @@ pub(crate) enum Bench {
 pub(crate) struct BenchTopic {
     /// Name of the topic; created where it is missing
     pub(crate) name: String,
-    /// Partitions of the topic where it has to be created
-    #[arg(long, value_name = "N", default_value_t = 6, value_parser = clap::value_parser!(u32).range(1..))]
+    /// Partitions of the topic where it has to be created, at most 10000
+    #[arg(long, value_name = "N", default_value_t = 6, value_parser = whole(1..=PARTITIONS_MAX))]
     pub(crate) partitions: u32,
     /// Number of records
-    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = whole(1..=u64::MAX))]
     pub(crate) records: u64,
     /// HTTP addresses of the servers whose CPU is counted; 127.0.0.1:9651 if not given
-    #[arg(long, value_name = "ADDR[,ADDR…]", value_delimiter = ',')]
+    #[arg(long, value_name = "ADDR[,ADDR…]", value_delimiter = ',', value_parser = host_and_port)]
     pub(crate) server_http: Option<Vec<String>>,
 }
 
@@ -383,7 +386,7 @@ pub(crate) struct BenchLoad {
     #[arg(long, value_name = "BYTES", default_value = "1KiB", value_parser = record_size)]
     pub(crate) size: ByteSize,
     /// Random bits in each byte of a value: 8 cannot be compressed, 0 is all zeros
-    #[arg(long, value_name = "BITS", default_value_t = 8, value_parser = clap::value_parser!(u8).range(0..=8))]
+    #[arg(long, value_name = "BITS", default_value_t = 8, value_parser = whole(0..=8_u8))]
     pub(crate) entropy: u8,
     #[command(flatten)]
     pub(crate) batching: Batching,
@@ -396,7 +399,7 @@ pub(crate) struct BenchProduce {
     #[command(flatten)]
     pub(crate) load: BenchLoad,
     /// Records a second, sent when they are due; without it as many as the server takes
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole(1..=u32::MAX))]
     pub(crate) rate: Option<u32>,
 }
 
@@ -416,7 +419,7 @@ pub(crate) struct BenchLatency {
     #[command(flatten)]
     pub(crate) load: BenchLoad,
     /// Records a second, sent when they are due
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = whole(1..=u32::MAX))]
     pub(crate) rate: u32,
 }
 

@@ -19,9 +19,9 @@ pub(crate) enum Exit {
     /// No server could be reached, or it could not do it now.
     Unavailable = 5,
     /// The server cannot start: an address or the data directory is in use,
-    /// or belongs to another cluster.
+    /// the directory belongs to another cluster, or its disk is full or fails.
     CannotStart = 6,
-    /// The server stopped because its disk failed it.
+    /// The server, once started, stopped because its disk failed it.
     Storage = 7,
     /// Stopped by SIGINT or SIGTERM before it was done.
     Interrupted = 130,

@@ -12,8 +12,9 @@ use crate::failure::Failure;
 /// # Errors
 /// When `filter` is no list of `target=level` directives.
 pub(crate) fn install(format: LogFormat, filter: &str) -> Result<(), Failure> {
-    let filter = EnvFilter::try_new(filter)
-        .map_err(|error| Failure::usage(format!("log level '{filter}': {error}")).remedy(LEVEL_HELP))?;
+    let filter = EnvFilter::try_new(filter).map_err(|error| {
+        Failure::usage(format!("invalid value '{filter}' for --log-level: {error}")).remedy(LEVEL_HELP)
+    })?;
     let colour = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     // Where a line cannot be written there is nobody to be told of it, and nothing ends for it.
     let subscriber =
@@ -25,5 +26,5 @@ pub(crate) fn install(format: LogFormat, filter: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-const LEVEL_HELP: &str =
-    "give error, warn, info, debug or trace, or directives such as info,quire_broker=debug";
+const LEVEL_HELP: &str = "give error, warn, info, debug or trace, or directives such as info,quire_broker=debug, to \
+     --log-level, QUIRE_LOG_LEVEL, or log_level in the configuration file";

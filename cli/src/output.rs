@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use comfy_table::{Table, TableStyle};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
 use serde::Serialize;
+use tokio_util::sync::CancellationToken;
 
 use crate::cli::OutputFormat;
 use crate::failure::Failure;
@@ -37,6 +40,24 @@ pub(crate) fn emit<T: Serialize>(
 pub(crate) fn write_stdout(bytes: &[u8]) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(Failure::from_stdout)
+}
+
+/// A token that is cancelled when the reader of stdout is gone, for a command
+/// that may have nothing to write for long. A thread waits for it, until the
+/// process ends.
+pub(crate) fn reader_gone() -> CancellationToken {
+    let token = CancellationToken::new();
+    let gone = token.clone();
+    std::thread::spawn(move || {
+        let stdout = io::stdout();
+        // Errors and hang-ups need not be asked for, and a file has neither.
+        let mut watched = [PollFd::new(&stdout, PollFlags::empty())];
+        while poll(&mut watched, None) == Err(Errno::INTR) {}
+        if watched[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) {
+            gone.cancel();
+        }
+    });
+    token
 }
 
 /// Columns without lines between them, which `awk` and `cut` read as well.

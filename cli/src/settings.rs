@@ -43,7 +43,7 @@ pub(crate) fn load(
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
 ) -> Result<ArgMatches, Failure> {
-    let command = with_variables(with_file_flag(Cli::command(), &[]), &[]);
+    let command = command();
     let command = match file(&command, &arguments, &environment) {
         None => command,
         Some(path) => with_file(command, &path)?,
@@ -54,7 +54,16 @@ pub(crate) fn load(
 
 /// The whole command line, with variables, as help and completion show it.
 pub(crate) fn command() -> Command {
-    with_variables(with_file_flag(Cli::command(), &[]), &[])
+    with_numbers(with_variables(with_file_flag(Cli::command(), &[]), &[]))
+}
+
+/// Takes `-5` as a value, so that the flag's own parser says what is wrong with it.
+fn with_numbers(command: Command) -> Command {
+    let command = command.mut_args(|arg| {
+        let takes = arg.get_action().takes_values();
+        arg.allow_negative_numbers(takes)
+    });
+    command.mut_subcommands(with_numbers)
 }
 
 /// `--config FILE` before a command or after it, but where `--config` already

@@ -161,10 +161,17 @@ impl Error {
                 Self::Disconnected { address, cause: cause() }
             }
             Code::DeadlineExceeded => Self::Disconnected { address, cause: "no answer in time".to_owned() },
-            code => Self::Foreign { address, code, message: status.message().to_owned() },
+            code => {
+                let message = status.message();
+                let message = if message.starts_with(NO_GRPC) { "it does not speak gRPC" } else { message };
+                Self::Foreign { address, code, message: message.to_owned() }
+            }
         }
     }
 }
+
+/// What is said of an answer in plain HTTP.
+const NO_GRPC: &str = "grpc-status header missing";
 
 fn sources(status: &Status) -> impl Iterator<Item = &(dyn std::error::Error + 'static)> {
     std::iter::successors(std::error::Error::source(status), |error| error.source())

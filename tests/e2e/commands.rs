@@ -175,6 +175,83 @@ fn a_reader_that_has_enough_ends_a_consumer_quietly() {
 }
 
 #[test]
+fn a_consumer_that_waits_ends_when_its_reader_goes_away() {
+    let server = Server::start();
+    server.create_topic("idle", 1);
+    server.client(&["produce", "idle"], "only\n").finish().success();
+    let mut command = command();
+    command.args(["consume", "idle", "--from", "start"]).env("QUIRE_BROKER", server.grpc());
+    let mut consumer = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut stdout = consumer.stdout.take().unwrap();
+    let mut first = [0; 5];
+    stdout.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"only\n");
+    assert!(consumer.try_wait().unwrap().is_none(), "it waits for more");
+    drop(stdout);
+    wait_until("the consumer's end", Duration::from_secs(30), || consumer.try_wait().unwrap().is_some());
+    let output = consumer.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn a_consumer_that_writes_to_a_file_goes_on() {
+    let server = Server::start();
+    server.create_topic("kept", 1);
+    server.client(&["produce", "kept"], "one\n").finish().success();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let mut command = command();
+    command.args(["consume", "kept", "--from", "start", "--max", "2"]).env("QUIRE_BROKER", server.grpc());
+    let mut consumer = command.stdout(file.reopen().unwrap()).spawn().unwrap();
+    let is_written = |text: &str| fs::read_to_string(file.path()).unwrap() == text;
+    wait_until("the first is written", Duration::from_secs(30), || is_written("one\n"));
+    assert!(consumer.try_wait().unwrap().is_none(), "it waits for more");
+    server.client(&["produce", "kept"], "two\n").finish().success();
+    assert!(consumer.wait().unwrap().success());
+    assert!(is_written("one\ntwo\n"));
+}
+
+#[test]
+fn lines_without_acknowledgements_are_sent() {
+    let server = Server::start();
+    server.create_topic("unheard", 1);
+    let produced = server.client(&["produce", "unheard", "--acks", "none"], "a\nb\n").finish().success();
+    assert!(produced.stderr.contains("2 of 2 line(s) sent"), "{}", produced.stderr);
+    let produced = server.client(&["produce", "unheard"], "a\nb\n").finish().success();
+    assert!(produced.stderr.contains("2 of 2 line(s) acknowledged"), "{}", produced.stderr);
+}
+
+#[test]
+fn a_producer_whose_pipe_has_no_reader_is_interrupted_as_well() {
+    let server = Server::start();
+    server.create_topic("pipe", 1);
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("acked");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let producer = server.client(&["produce", "pipe", "--acked", pipe.to_str().unwrap()], "a\n");
+    wait_until("it opens the pipe", Duration::from_secs(30), || waits_for_a_reader(producer.id()));
+    interrupt(&producer);
+    let ended = producer.finish().refused(130, &["interrupted"]);
+    assert!(ended.took < Duration::from_secs(60), "{:?}", ended.took);
+    assert!(server.read_all("pipe").is_empty());
+}
+
+/// Whether a thread of the process opens a named pipe that nobody reads, by the
+/// kernel's name for that wait.
+fn waits_for_a_reader(process: u32) -> bool {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
+    tasks
+        .filter_map(|task| fs::read_to_string(task.unwrap().path().join("wchan")).ok())
+        .any(|place| place == "wait_for_partner")
+}
+
+fn interrupt(command: &Quire) {
+    let signalled =
+        std::process::Command::new("kill").args(["-INT", &command.id().to_string()]).status().unwrap();
+    assert!(signalled.success());
+}
+
+#[test]
 fn an_interrupted_producer_says_so_and_keeps_what_it_sent() {
     let server = Server::start();
     server.create_topic("interrupted", 1);
@@ -186,9 +263,7 @@ fn an_interrupted_producer_says_so_and_keeps_what_it_sent() {
     wait_until("lines are acknowledged", Duration::from_secs(30), || {
         fs::read_to_string(&file).is_ok_and(|text| text.lines().count() > 10)
     });
-    let signalled =
-        std::process::Command::new("kill").args(["-INT", &producer.id().to_string()]).status().unwrap();
-    assert!(signalled.success());
+    interrupt(&producer);
     producer.finish().refused(130, &["interrupted"]);
     let acked = fs::read_to_string(&file).unwrap().lines().count();
     assert_eq!(server.read_all("interrupted").iter().filter(|&&byte| byte == b'\n').count(), acked);

@@ -6,12 +6,15 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::harness::mount::SmallDisk;
+use crate::harness::quire::run;
 use crate::harness::{Finished, Server, wait_until};
 
 /// Small files, so that a small disk holds some of them.
 const OPTIONS: [&str; 4] = ["--bookie-file-bytes", "4MiB", "--bookie-reserve-bytes", "4MiB"];
 /// `docs/cli.md`: not every line was acknowledged.
 const NOT_ACKNOWLEDGED: i32 = 3;
+/// The server cannot start.
+const CANNOT_START: i32 = 6;
 
 #[test]
 fn a_full_disk_refuses_writes_loses_nothing_and_recovers() {
@@ -44,6 +47,19 @@ fn a_full_disk_refuses_writes_loses_nothing_and_recovers() {
     server.restart();
     server.wait_ready();
     check(&server, &kept);
+}
+
+#[test]
+fn a_server_does_not_start_on_a_full_disk_and_starts_when_there_is_space() {
+    let disk = SmallDisk::new(64);
+    let filler = disk.path().join("filler");
+    let (data, free) = (disk.path().join("data"), "127.0.0.1:0");
+    // Until nothing fits any more.
+    fs::write(&filler, vec![0; 128 << 20]).unwrap_err();
+    run(&["standalone", "--data", data.to_str().unwrap(), "--grpc", free, "--http", free])
+        .refused(CANNOT_START, &["space", "--data"]);
+    fs::remove_file(&filler).unwrap();
+    Server::in_directory(&data, &OPTIONS).create_topic("disk", 1);
 }
 
 /// Lines of a kibibyte.

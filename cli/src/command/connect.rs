@@ -55,14 +55,17 @@ fn remedy(error: &Error) -> Cow<'static, str> {
             return Cow::Owned(text);
         }
         Error::RecordTooLarge { .. } => TOO_LARGE,
+        Error::Foreign { .. } => {
+            "give the address of a broker's gRPC to --broker or QUIRE_BROKER, not that of its HTTP"
+        }
         Error::Invalid(_) => "--help describes each option",
         error => error.reason().map_or(UNANSWERED, by_reason),
     };
     Cow::Borrowed(text)
 }
 
-const UNANSWERED: &str =
-    "see whether the server runs (/readyz, its log), and whether it has all the connections that it takes";
+const UNANSWERED: &str = "see whether the server runs (/readyz, its log), whether it has all the connections that it takes, and whether \
+     --broker is its gRPC address";
 
 const TOO_LARGE: &str = "send smaller records, or to a topic with a larger max.message.bytes";
 

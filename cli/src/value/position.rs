@@ -37,8 +37,10 @@ fn time_ms(text: &str) -> Result<i64, String> {
     if let Ok(ms) = text.parse() {
         return Ok(ms);
     }
-    text.parse::<Timestamp>().map(Timestamp::as_millisecond).map_err(|error| {
-        format!("a time is RFC 3339, as in @2026-01-31T12:00:00Z, or milliseconds since 1970: {error}")
+    text.parse::<Timestamp>().map(Timestamp::as_millisecond).map_err(|_| {
+        "a time is RFC 3339 with its zone and a year up to 9999, as in @2026-01-31T12:00:00Z, or \
+         milliseconds since 1970 in 64 bits"
+            .to_owned()
     })
 }
 
@@ -61,6 +63,8 @@ mod tests {
         check("@1970-01-01T02:00:01.5+02:00", Some(Position::Time(1_500)));
         check("@yesterday", None);
         check("@1970-01-01T00:00:01", None);
+        check("@10000-01-01T00:00:00Z", None);
+        check("@9223372036854775808", None);
         check("-1", None);
         check("beginning", None);
         check("", None);

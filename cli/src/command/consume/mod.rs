@@ -99,6 +99,7 @@ impl Output {
         interrupted: &CancellationToken,
     ) -> Result<End, Failure> {
         let progress = output::progress(!io::IsTerminal::is_terminal(&io::stdout()), self.left);
+        let reader_gone = output::reader_gone();
         while self.left != Some(0) {
             // Nothing is kept back while there is nothing to read.
             let ready = match consumer.next_batch().now_or_never() {
@@ -108,6 +109,7 @@ impl Output {
                     tokio::select! {
                         ready = consumer.next_batch() => ready,
                         () = interrupted.cancelled() => return Ok(End::Interrupted),
+                        () = reader_gone.cancelled() => return Err(Failure::OutputClosed),
                     }
                 }
             };

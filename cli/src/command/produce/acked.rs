@@ -29,14 +29,22 @@ pub(super) struct Report {
 }
 
 impl Acked {
+    /// Cancel-safe, also while a named pipe has no reader yet: a thread waits
+    /// for it, until the process ends.
+    ///
     /// # Errors
     /// When the file cannot be made.
-    pub(super) fn open(path: Option<&Path>) -> Result<Self, Failure> {
+    pub(super) async fn open(path: Option<PathBuf>) -> Result<Self, Failure> {
         let file = match path {
             None => None,
             Some(path) => {
-                let file = File::create(path).map_err(|error| cannot_write(path, error))?;
-                Some((path.to_owned(), BufWriter::with_capacity(256 << 10, file)))
+                let made = path.clone();
+                let made = tokio::task::spawn_blocking(move || File::create(made)).await;
+                let file = made.map_err(anyhow::Error::new)?.map_err(|error| {
+                    let exit = if is_full(error.kind()) { Exit::Failure } else { Exit::Usage };
+                    cannot_write(exit, &path, error)
+                })?;
+                Some((path, BufWriter::with_capacity(256 << 10, file)))
             }
         };
         Ok(Acked { file, report: Report::default() })
@@ -71,11 +79,7 @@ impl Acked {
                 }
             }
         }
-        self.report.failure = match (failed, unwritten) {
-            (None, unwritten) => unwritten,
-            (Some((line, error)), None) => Some(not_acknowledged(line, error)),
-            (Some((line, error)), Some(_)) => Some(not_acknowledged(line, error).remedy(INCOMPLETE)),
-        };
+        self.report.failure = why_not_all(failed, unwritten);
         self.report
     }
 
@@ -92,7 +96,16 @@ impl Acked {
                 None => Ok(()),
             })
             .and_then(|()| file.flush());
-        written.map_err(|error| cannot_write(path, error))
+        written.map_err(|error| cannot_write(Exit::Failure, path, error))
+    }
+}
+
+/// Of the first line that failed, and of the file that could not be written.
+fn why_not_all(failed: Option<(u64, Error)>, unwritten: Option<Failure>) -> Option<Failure> {
+    match (failed, unwritten) {
+        (None, unwritten) => unwritten,
+        (Some((line, error)), None) => Some(not_acknowledged(line, error)),
+        (Some((line, error)), Some(_)) => Some(not_acknowledged(line, error).remedy(INCOMPLETE)),
     }
 }
 
@@ -106,8 +119,41 @@ pub(super) fn not_acknowledged(line: u64, error: Error) -> Failure {
 const INCOMPLETE: &str = "do not go by the file of --acked: it could not be written to, and lines that it lacks were \
      acknowledged";
 
-fn cannot_write(path: &Path, error: io::Error) -> Failure {
+const fn is_full(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+fn cannot_write(exit: Exit, path: &Path, error: io::Error) -> Failure {
     let context = format!("cannot write {}", path.display());
-    Failure::new(Exit::Failure, anyhow::Error::new(error).context(context))
+    Failure::new(exit, anyhow::Error::new(error).context(context))
         .remedy("give --acked a file that can be written, on a disk with room for it")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(failed: Option<u64>, unwritten: bool, expected: Option<(Exit, &str, &str)>) {
+        let failed = failed.map(|line| (line, Error::Closed));
+        let full = || io::Error::from(io::ErrorKind::StorageFull);
+        let unwritten = unwritten.then(|| cannot_write(Exit::Failure, Path::new("acked"), full()));
+        let found = why_not_all(failed, unwritten).map(|failure| match failure {
+            Failure::Reported { exit, cause, remedy } => (exit, cause.to_string(), remedy.unwrap()),
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(found.is_some(), expected.is_some(), "{found:?}");
+        if let (Some(found), Some((exit, cause, remedy))) = (found, expected) {
+            assert_eq!(found.0, exit);
+            assert!(found.1.contains(cause) && found.2.contains(remedy), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn nobody_is_sent_to_a_file_that_lacks_lines() {
+        check(None, false, None);
+        check(None, true, Some((Exit::Failure, "cannot write acked", "give --acked a file")));
+        check(Some(7), false, Some((Exit::NotAcknowledged, "line 7", "--acked FILE lists what was")));
+        check(Some(7), true, Some((Exit::NotAcknowledged, "line 7", INCOMPLETE)));
+    }
 }

@@ -71,15 +71,16 @@ impl Feed {
         let _ = self.used.try_send(chunk);
     }
 
-    /// Whether all was read; `lines` were.
+    /// Whether all was read; a line that was too long is counted into `lines`.
     ///
     /// # Errors
     /// When a line was too long.
-    pub(super) fn ended(&self, lines: u64) -> Result<(), Failure> {
+    pub(super) fn ended(&self, lines: &mut u64) -> Result<(), Failure> {
         if !self.too_long {
             return Ok(());
         }
-        let cause = format_args!("line {} has more than {LONGEST_LINE} bytes", lines + 1);
+        *lines += 1;
+        let cause = format!("line {lines} has more than {LONGEST_LINE} bytes");
         Err(Failure::message(Exit::NotAcknowledged, cause)
             .remedy("divide it: the lines before it were sent, those after it were not"))
     }

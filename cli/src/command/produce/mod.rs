@@ -20,7 +20,7 @@ use self::acked::Acked;
 use self::feed::Feed;
 use super::pace::Pace;
 use super::{batching, connect};
-use crate::cli::{Common, Produce};
+use crate::cli::{self, Common, Produce};
 use crate::failure::{Exit, Failure};
 use crate::{interrupt, output};
 
@@ -38,15 +38,16 @@ pub(crate) async fn run(arguments: &Produce, common: &Common) -> Result<(), Fail
     let interrupted = interrupt::token()?;
     let begun = interrupted.run_until_cancelled(begin(arguments, common, options)).await;
     let producer = Arc::new(begun.unwrap_or_else(|| Err(Failure::interrupted()))?);
-    let acked = Acked::open(arguments.acked.as_deref())?;
+    let opened = interrupted.run_until_cancelled(Acked::open(arguments.acked.clone())).await;
+    let acked = opened.unwrap_or_else(|| Err(Failure::interrupted()))?;
 
     let start = Instant::now();
     // Cancelled when a line has failed: those after it are not sent any more.
     let stop = CancellationToken::new();
     let progress = output::progress(!std::io::IsTerminal::is_terminal(&std::io::stdin()), None);
     let reports = tokio::spawn(acked.collect(Arc::clone(&producer), stop.clone(), progress.clone()));
-    let sender = Sender { producer: &producer, arguments, progress: &progress, sent: 0, bytes: 0 };
-    let (sent, bytes, ended) = sender.send_all(&interrupted, &stop).await;
+    let sender = Sender { producer: &producer, arguments, progress: &progress, lines: 0, bytes: 0 };
+    let (lines, bytes, ended) = sender.send_all(&interrupted, &stop).await;
     let settled = async {
         producer.close().await;
         reports.await.map_err(anyhow::Error::new)
@@ -60,8 +61,8 @@ pub(crate) async fn run(arguments: &Produce, common: &Common) -> Result<(), Fail
     };
     progress.finish_and_clear();
 
-    let summary = Summary::new(sent, acked.lines, bytes, start.elapsed());
-    output::note(summary.as_note());
+    let summary = Summary::new(lines, acked.lines, bytes, start.elapsed());
+    output::note(summary.as_note(arguments.batching.acks));
     output::emit(common.output, &summary, |_| String::new())?;
     if let Some(failure) = acked.failure {
         return Err(failure);
@@ -103,12 +104,15 @@ struct Sender<'a> {
     producer: &'a Producer,
     arguments: &'a Produce,
     progress: &'a ProgressBar,
-    sent: u64,
+    /// Read, with the one that was refused.
+    lines: u64,
+    /// Of those that were taken.
     bytes: u64,
 }
 
 impl Sender<'_> {
-    /// Number and bytes of the lines that were taken, and why it was not all.
+    /// Number of the lines that were read, bytes of those that were taken, and
+    /// why it was not all.
     async fn send_all(
         mut self,
         interrupted: &CancellationToken,
@@ -120,7 +124,7 @@ impl Sender<'_> {
             () = stop.cancelled() => Ok(()),
             () = interrupted.cancelled() => Err(Failure::interrupted()),
         };
-        (self.sent, self.bytes, ended)
+        (self.lines, self.bytes, ended)
     }
 
     async fn send_stdin(&mut self) -> Result<(), Failure> {
@@ -129,18 +133,19 @@ impl Sender<'_> {
         while let Some(chunk) = feed.next().await? {
             for line in lines::lines(&chunk) {
                 if let Some(pace) = &pace {
-                    tokio::time::sleep_until(pace.due(self.sent).into()).await;
+                    tokio::time::sleep_until(pace.due(self.lines).into()).await;
                 }
                 self.send(line).await?;
             }
-            self.progress.set_position(self.sent);
+            self.progress.set_position(self.lines);
             feed.recycle(chunk);
         }
-        feed.ended(self.sent)
+        feed.ended(&mut self.lines)
     }
 
     async fn send(&mut self, line: &[u8]) -> Result<(), Failure> {
-        let number = self.sent + 1;
+        self.lines += 1;
+        let number = self.lines;
         let mut record = Record::new(&self.arguments.name).value(line);
         if let Some(field) = self.arguments.key_field {
             let key = lines::field(line, self.arguments.delimiter.0, field);
@@ -153,7 +158,6 @@ impl Sender<'_> {
             .send_with(record, number)
             .await
             .map_err(|error| acked::not_acknowledged(number, error))?;
-        self.sent = number;
         self.bytes += line.len() as u64;
         Ok(())
     }
@@ -183,11 +187,9 @@ impl Summary {
         Summary { lines, acknowledged, bytes, seconds: elapsed.as_secs_f64() }
     }
 
-    fn as_note(&self) -> String {
+    fn as_note(&self, acks: cli::Acks) -> String {
         let Summary { lines, acknowledged, bytes, seconds } = self;
-        format!(
-            "{acknowledged} of {lines} line(s) acknowledged, {} in {seconds:.3} s",
-            output::human_bytes(*bytes)
-        )
+        let done = if acks == cli::Acks::None { "sent" } else { "acknowledged" };
+        format!("{acknowledged} of {lines} line(s) {done}, {} in {seconds:.3} s", output::human_bytes(*bytes))
     }
 }

@@ -116,11 +116,11 @@ fn failure(arguments: &Standalone, error: Error) -> Failure {
         }
         Error::Bookie(quire_bookie::Error::Disk { ref source, .. }) => {
             let remedy = disk_remedy(source.kind());
-            Failure::new(Exit::Storage, error).remedy(remedy)
+            Failure::new(Exit::CannotStart, error).remedy(remedy)
         }
         Error::Metadata(ref metadata) if metadata.io_kind().is_some() => {
             let remedy = metadata.io_kind().map_or("", disk_remedy);
-            Failure::new(Exit::Storage, error).remedy(remedy)
+            Failure::new(Exit::CannotStart, error).remedy(remedy)
         }
         Error::Metadata(_)
         | Error::BookieMissing { .. }

@@ -51,7 +51,7 @@ pub struct Taken {
 
 /// An answer that is being sent, until its last piece is.
 #[derive(Debug)]
-pub struct Sending {
+pub(super) struct Sending {
     id: u64,
     part: Arc<Part>,
     room: Room,
@@ -139,7 +139,7 @@ impl Room {
     /// An answer to this client is on its way, in this memory. `None`: it needs
     /// none.
     #[must_use]
-    pub fn sending(self, peer: Peer, pins_records: bool) -> Option<Sending> {
+    pub(super) fn sending(self, peer: Peer, pins_records: bool) -> Option<Sending> {
         if self.bytes() == 0 {
             return None;
         }
@@ -160,13 +160,6 @@ impl Room {
             response.extensions_mut().insert(kept);
         }
         response
-    }
-}
-
-impl Sending {
-    /// The client has all of it.
-    pub fn taken(self) {
-        self.part.takes(self.room.bytes());
     }
 }
 

@@ -1,6 +1,7 @@
-//! The two calls that carry the bulk of what goes out, fetch and subscribe,
-//! answered without copying batches into a message first: the body yields
-//! the fields around them and then the batches' own bytes.
+//! Calls whose answers are bodies of our own. Fetch and subscribe, which carry the
+//! bulk of what goes out, are answered without copying batches into a message
+//! first: the body yields the fields around them and then the batches' own bytes.
+//! The answers of streams hold their memory until they are sent.
 //!
 //! Everything else, and what comes compressed, goes to the generated service.
 
@@ -28,12 +29,14 @@ use tonic_prost::ProstCodec;
 use tower::Service;
 
 use crate::log::stored::Batches;
+use crate::service::budget::Room;
 use crate::service::connection::Peer;
 use crate::service::fetch::{Fetched, Found};
 use crate::service::receiving::Held;
 use crate::service::records::Records;
-use crate::service::{Door, subscribe};
+use crate::service::{Door, produce_stream, subscribe};
 
+const PRODUCE_STREAM: &str = "/quire.v1.LogService/ProduceStream";
 const FETCH: &str = "/quire.v1.LogService/Fetch";
 const SUBSCRIBE: &str = "/quire.v1.LogService/Subscribe";
 
@@ -51,7 +54,8 @@ const SHARE_FROM: usize = 8 << 10;
 /// So many bytes that were put together are sent.
 const TOGETHER: usize = 64 << 10;
 
-/// Pushed messages that wait for a subscription's client.
+/// Messages that wait for the client of a produce stream, or of a subscription.
+const ACKNOWLEDGED: usize = 64;
 const PUSHED: usize = 2;
 
 /// The log service.
@@ -92,8 +96,15 @@ impl Service<Request<Body>> for LogDoor {
         };
         match request.uri().path() {
             FETCH => fetch(door, peer, request, limit).map(Ok).boxed(),
+            PRODUCE_STREAM => {
+                let serve =
+                    |door, requests, arrived, tx| produce_stream::run(door, peer, requests, arrived, tx);
+                let response = start(&door, request, limit, ACKNOWLEDGED, serve);
+                async move { Ok(response) }.boxed()
+            }
             SUBSCRIBE => {
-                let response = start_subscription(door, peer, request, limit);
+                let serve = |door, requests, arrived, tx| subscribe::run(door, peer, requests, arrived, tx);
+                let response = start(&door, request, limit, PUSHED, serve);
                 async move { Ok(response) }.boxed()
             }
             _ => self.rest.call(request),
@@ -115,19 +126,25 @@ async fn fetch(door: Arc<Door>, peer: Peer, mut request: Request<Body>, limit: u
     }
 }
 
-fn start_subscription(
-    door: Arc<Door>,
-    peer: Peer,
+/// Begins a call that goes on for as long as `serve`, of whose messages so many
+/// wait for their client.
+fn start<T, F>(
+    door: &Arc<Door>,
     mut request: Request<Body>,
     limit: usize,
-) -> Response<Body> {
+    waiting: usize,
+    serve: impl FnOnce(Arc<Door>, Streaming<T>, Held, mpsc::Sender<Pushed>) -> F,
+) -> Response<Body>
+where
+    T: Message + Default + Send + 'static,
+    F: Future<Output = ()> + Send + 'static,
+{
     if let Err(failure) = door.check_open() {
         return Status::from(failure).into_http();
     }
-    let (tx, rx) = mpsc::channel(PUSHED);
-    let context = Arc::clone(&door.context);
+    let (tx, rx) = mpsc::channel(waiting);
     let arrived = request.extensions_mut().remove::<Held>().unwrap_or_default();
-    context.spawn(subscribe::run(door, peer, requests(request.into_body(), limit), arrived, tx));
+    door.context.spawn(serve(Arc::clone(door), requests(request.into_body(), limit), arrived, tx));
     response(Answer { pieces: VecDeque::new(), pushed: Some(rx), trailers: Some(trailers(None)) })
 }
 
@@ -158,10 +175,10 @@ fn trailers(status: Option<&Status>) -> HeaderMap {
     trailers
 }
 
-/// A message of a subscription, or why there are no more.
+/// A message of a stream, or why there are no more.
 pub type Pushed = Result<VecDeque<Bytes>, Status>;
 
-/// A response's body: one message, or those of a subscription.
+/// A response's body: one message, or those of a stream.
 #[derive(Debug)]
 struct Answer {
     pieces: VecDeque<Bytes>,
@@ -207,6 +224,15 @@ impl http_body::Body for Answer {
     }
 }
 
+/// The answer to a produce request, which holds its memory until this client has it.
+pub fn acknowledged(answer: &v1::ProduceResponse, room: Room, peer: &Peer) -> VecDeque<Bytes> {
+    let bytes = answer.encoded_len();
+    let mut message = BytesMut::with_capacity(MESSAGE_HEADER + bytes);
+    put_header(bytes, &mut message);
+    answer.encode_raw(&mut message);
+    room.hold([message.freeze()].into(), peer.clone(), false)
+}
+
 /// The message, which holds its memory until this client has it.
 pub fn held(found: Found, peer: &Peer) -> VecDeque<Bytes> {
     let pins = |batches: &Batches| {
@@ -217,6 +243,12 @@ pub fn held(found: Found, peer: &Peer) -> VecDeque<Bytes> {
         found.fetched.iter().any(|fetched| fetched.outcome.as_ref().is_ok_and(|slice| pins(&slice.batches)));
     let Found { fetched, room, .. } = found;
     room.hold(encode(fetched), peer.clone(), pins_records)
+}
+
+/// What is before a message of so many bytes in a gRPC stream.
+fn put_header(bytes: usize, out: &mut BytesMut) {
+    out.put_u8(0);
+    out.put_u32(u32::try_from(bytes).unwrap_or(u32::MAX));
 }
 
 /// Bytes in the order they are sent; large pieces are shared.
@@ -263,8 +295,7 @@ fn encode(fetched: Vec<Fetched>) -> VecDeque<Bytes> {
     let mut gather = Gather::default();
     let shared: usize = results.iter().map(|(_, batches)| batches.bytes).sum();
     gather.together.reserve(MESSAGE_HEADER + total - shared + shared.min(TOGETHER));
-    gather.together.put_u8(0);
-    gather.together.put_u32(u32::try_from(total).unwrap_or(u32::MAX));
+    put_header(total, &mut gather.together);
     for ((result, batches), len) in results.into_iter().zip(lens) {
         let own = &mut gather.together;
         encode_key(RESULTS, WireType::LengthDelimited, own);

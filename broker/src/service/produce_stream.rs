@@ -1,19 +1,18 @@
 //! Streamed produce: requests are handed to the shards in the order they come,
 //! answered as they are settled.
 
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
 use quire_proto::v1;
 use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 
 use crate::service::Door;
-use crate::service::answers::Sending;
 use crate::service::connection::Peer;
+use crate::service::door::{self, Pushed};
 use crate::service::produce::Submitted;
 use crate::service::receiving::Held;
 
@@ -21,35 +20,17 @@ use crate::service::receiving::Held;
 /// the stream is not read on, and its window pushes back.
 const IN_FLIGHT: usize = 512;
 
-/// A response, with its memory until it is sent.
-type Response = Result<(v1::ProduceResponse, Option<Sending>), Status>;
-
-/// What a client gets.
-pub type Responses = Pin<Box<dyn Stream<Item = Result<v1::ProduceResponse, Status>> + Send>>;
-
-/// As the client takes them.
-#[must_use]
-pub fn responses(settled: mpsc::Receiver<Response>) -> Responses {
-    let taken = |(response, sending): (_, Option<Sending>)| {
-        if let Some(sending) = sending {
-            sending.taken();
-        }
-        response
-    };
-    Box::pin(ReceiverStream::new(settled).map(move |settled| settled.map(taken)))
-}
-
 /// Serves one stream until its end, or until nobody listens. While a request
 /// waits for memory, or an answer for room, everything else goes on.
 pub async fn run(
     door: Arc<Door>,
+    peer: Peer,
     requests: impl Stream<Item = Result<v1::ProduceRequest, Status>>,
-    peer: Option<Peer>,
     arrived: Held,
-    responses: mpsc::Sender<Response>,
+    responses: mpsc::Sender<Pushed>,
 ) {
     // One after another: what waits keeps its place.
-    let mut submitted = pin!(requests.then(|request| submit(&door, request, peer.as_ref(), &arrived)));
+    let mut submitted = pin!(requests.then(|request| submit(&door, request, &peer, &arrived)));
     let mut in_flight = FuturesUnordered::new();
     let mut settled = None;
     let mut broken = None;
@@ -63,8 +44,7 @@ pub async fn run(
                 None => open = false,
             },
             Some((response, room)) = in_flight.next(), if settled.is_none() => {
-                let sending = peer.clone().and_then(|peer| room.sending(peer, false));
-                settled = Some((response, sending));
+                settled = Some(door::acknowledged(&response, room, &peer));
             }
             room = responses.reserve(), if settled.is_some() => match room {
                 Ok(room) => {
@@ -86,10 +66,10 @@ pub async fn run(
 async fn submit(
     door: &Door,
     request: Result<v1::ProduceRequest, Status>,
-    peer: Option<&Peer>,
+    peer: &Peer,
     arrived: &Held,
 ) -> Result<Submitted, Status> {
-    let submitted = door.submit(request?, peer).await;
+    let submitted = door.submit(request?, Some(peer)).await;
     arrived.release();
     Ok(submitted?)
 }

@@ -10,7 +10,6 @@ use quire_metadata::operations::ids;
 use quire_proto::id::Nonce;
 use quire_proto::v1;
 use quire_proto::v1::log_service_server::LogService;
-use tokio::sync::mpsc;
 use tonic::{Request, Response, Status, Streaming};
 use uuid::Uuid;
 
@@ -18,11 +17,7 @@ use crate::catalog::TopicEntry;
 use crate::failure::{self, Failure};
 use crate::log::partition::Standing;
 use crate::service::connection::Peer;
-use crate::service::receiving::Held;
-use crate::service::{Door, check_names, produce_stream};
-
-/// Responses that wait for a stream's client.
-const RESPONSES: usize = 64;
+use crate::service::{Door, check_names};
 
 /// What a topic takes in an answer beside its name, and each of its partitions.
 const TOPIC_BYTES: usize = 128;
@@ -92,20 +87,13 @@ impl LogService for Records {
         Ok(room.response(peer.as_ref(), answer))
     }
 
-    type ProduceStreamStream = produce_stream::Responses;
+    type ProduceStreamStream = Empty<Result<v1::ProduceResponse, Status>>;
 
     async fn produce_stream(
         &self,
-        request: Request<Streaming<v1::ProduceRequest>>,
+        _request: Request<Streaming<v1::ProduceRequest>>,
     ) -> Result<Response<Self::ProduceStreamStream>, Status> {
-        self.0.check_open()?;
-        let (tx, rx) = mpsc::channel(RESPONSES);
-        let (_, mut extensions, requests) = request.into_parts();
-        let arrived = extensions.remove::<Held>().unwrap_or_default();
-        let peer = extensions.remove::<Peer>();
-        let serve = produce_stream::run(Arc::clone(&self.0), requests, peer, arrived, tx);
-        self.0.context.spawn(serve);
-        Ok(Response::new(produce_stream::responses(rx)))
+        Err(not_here())
     }
 
     async fn fetch(

@@ -156,6 +156,31 @@ async fn who_does_not_even_read_is_disconnected() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn who_takes_only_the_first_byte_of_its_acknowledgements_is_disconnected() {
+    let mut server = Server::with(small()).await;
+    server.create("t", 1, &[]).await;
+    let stream = TcpStream::connect(server.address).await.unwrap();
+    let begun = h2::client::Builder::new().initial_window_size(1).handshake::<_, Bytes>(stream).await;
+    let (mut client, connection) = begun.unwrap();
+    let connection = tokio::spawn(connection);
+    let partitions = vec![v1::ProducePartition { topic: "t".to_owned(), ..Default::default() }; 200];
+    let request = framed(&v1::ProduceRequest { partitions, ..Default::default() });
+    // Together they are more than one connection may hold.
+    let asks = async {
+        let mut untaken = Vec::new();
+        while let Ok((response, mut body)) = try_call(&mut client, "ProduceStream") {
+            let Ok(()) = body.send_data(request.clone(), false) else { break };
+            untaken.push((response.await, body));
+            tokio::time::sleep(CLIENT_PATIENCE / 20).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, asks).await.expect("it is disconnected");
+    let ended = connection.await.unwrap();
+    assert!(!ended.is_err_and(|error| error.is_go_away()), "it has not given up by itself");
+    assert_eq!(server.put("t", 0, "others go on").await, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn who_says_nothing_is_disconnected() {
     let server = Server::with(small()).await;
     let mut silent = TcpStream::connect(server.address).await.unwrap();

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use prost::Message as _;
 use quire_metadata::store::Revision;
 use quire_metadata::topic::Topic;
 use quire_metadata::typed::Versioned;
@@ -61,6 +62,19 @@ fn request(correlation_id: u64) -> Result<v1::ProduceRequest, Status> {
     Ok(v1::ProduceRequest { correlation_id, partitions: vec![part], ..Default::default() })
 }
 
+fn peer() -> Peer {
+    Peer::new(([127, 0, 0, 1], 1).into())
+}
+
+/// The next, all of it.
+async fn answer(responses: &mut mpsc::Receiver<Pushed>) -> v1::ProduceResponse {
+    let pieces = timeout(PATIENCE, responses.recv()).await.expect("it is answered").unwrap().unwrap();
+    let message = pieces.iter().flatten().copied().collect::<Vec<u8>>();
+    let (header, body) = message.split_at(5);
+    assert_eq!(header, [&[0][..], &u32::try_from(body.len()).unwrap().to_be_bytes()].concat());
+    v1::ProduceResponse::decode(body).unwrap()
+}
+
 async fn piece(inbox: &Inbox) -> Piece {
     let mut arrived = timeout(PATIENCE, inbox.take()).await.expect("it is handed over");
     arrived.produce.remove(0).pieces.remove(0)
@@ -73,7 +87,7 @@ async fn what_is_settled_is_answered_while_the_next_request_waits_for_memory() {
     let memory = Arc::clone(&door.context.memory);
     let (requests, incoming) = mpsc::channel(8);
     let (outgoing, mut responses) = mpsc::channel(8);
-    let serving = tokio::spawn(run(door, ReceiverStream::new(incoming), None, Held::default(), outgoing));
+    let serving = tokio::spawn(run(door, peer(), ReceiverStream::new(incoming), Held::default(), outgoing));
     requests.send(request(1)).await.unwrap();
     let first = piece(&inbox).await;
     // All that is left, as far as it is even.
@@ -86,12 +100,11 @@ async fn what_is_settled_is_answered_while_the_next_request_waits_for_memory() {
     };
     timeout(PATIENCE, waits).await.expect("the second waits");
     first.reply.end(Err(failure::shutting_down()));
-    let answer = timeout(PATIENCE, responses.recv()).await.expect("the first is answered");
-    assert_eq!(answer.unwrap().unwrap().0.correlation_id, 1);
+    assert_eq!(answer(&mut responses).await.correlation_id, 1);
     drop(others);
     piece(&inbox).await.reply.end(Err(failure::shutting_down()));
     drop(requests);
-    assert_eq!(responses.recv().await.unwrap().unwrap().0.correlation_id, 2);
+    assert_eq!(answer(&mut responses).await.correlation_id, 2);
     timeout(PATIENCE, serving).await.expect("it ends with its requests").unwrap();
 }
 
@@ -102,16 +115,14 @@ fn large_request() -> v1::ProduceRequest {
 }
 
 #[tokio::test]
-async fn an_answer_has_its_memory_until_it_is_taken() {
+async fn an_answer_has_its_memory_until_it_is_sent() {
     let door = door(&Inbox::new(8));
     let memory = Arc::clone(&door.acknowledgements);
-    let (outgoing, settled) = mpsc::channel(8);
-    let peer = Some(Peer::new(([127, 0, 0, 1], 1).into()));
+    let (outgoing, mut responses) = mpsc::channel(8);
     let requests = futures_util::stream::iter([Ok(large_request())]);
-    timeout(PATIENCE, run(door, requests, peer, Held::default(), outgoing)).await.expect("it ends");
+    timeout(PATIENCE, run(door, peer(), requests, Held::default(), outgoing)).await.expect("it ends");
     assert!(memory.used() > 0);
-    let mut responses = responses(settled);
-    assert_eq!(responses.next().await.unwrap().unwrap().results.len(), 20);
+    assert_eq!(answer(&mut responses).await.results.len(), 20);
     assert_eq!(memory.used(), 0);
 }
 
@@ -123,7 +134,7 @@ async fn who_finds_no_memory_waits_and_the_stream_ends_when_that_is_too_long() {
     let (requests, incoming) = mpsc::channel(8);
     let (outgoing, mut responses) = mpsc::channel(8);
     let stream = ReceiverStream::new(incoming);
-    let serving = tokio::spawn(run(Arc::clone(&door), stream, None, Held::default(), outgoing));
+    let serving = tokio::spawn(run(Arc::clone(&door), peer(), stream, Held::default(), outgoing));
     let patient = v1::ProduceRequest { timeout_ms: 0, ..large_request() };
     requests.send(Ok(patient)).await.unwrap();
     requests.send(request(2)).await.unwrap();
@@ -138,10 +149,9 @@ async fn who_finds_no_memory_waits_and_the_stream_ends_when_that_is_too_long() {
         "what comes after it keeps its place"
     );
     drop(all);
-    let (answer, _) = timeout(PATIENCE, responses.recv()).await.unwrap().unwrap().unwrap();
-    assert_eq!(answer.results.len(), 20);
+    assert_eq!(answer(&mut responses).await.results.len(), 20);
     piece(&inbox).await.reply.end(Err(failure::shutting_down()));
-    assert_eq!(responses.recv().await.unwrap().unwrap().0.correlation_id, 2);
+    assert_eq!(answer(&mut responses).await.correlation_id, 2);
 
     let _all = door.acknowledgements.room_now(usize::MAX, None).unwrap();
     requests.send(Ok(large_request())).await.unwrap();
@@ -154,7 +164,7 @@ async fn who_finds_no_memory_waits_and_the_stream_ends_when_that_is_too_long() {
 #[tokio::test]
 async fn what_is_not_taken_is_bounded_however_many_streams_there_are() {
     let door = door(&Inbox::new(8));
-    let peer = Peer::new(([127, 0, 0, 1], 1).into());
+    let peer = peer();
     // One part each, which fails at once.
     let asked =
         v1::ProduceRequest { partitions: vec![v1::ProducePartition::default()], ..Default::default() };
@@ -162,7 +172,7 @@ async fn what_is_not_taken_is_bounded_however_many_streams_there_are() {
         .map(|_| {
             let (outgoing, untaken) = mpsc::channel(64);
             let requests = futures_util::stream::repeat(asked.clone()).map(Ok);
-            let serve = run(Arc::clone(&door), requests, Some(peer.clone()), Held::default(), outgoing);
+            let serve = run(Arc::clone(&door), peer.clone(), requests, Held::default(), outgoing);
             (tokio::spawn(serve), untaken)
         })
         .collect();

@@ -7,6 +7,7 @@ use quire_proto::id::Offset;
 use tokio::sync::oneshot;
 
 use crate::failure::{self, Failure};
+use crate::service::budget::Room;
 
 /// Where the records of one partition's part are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ struct Parts {
     outcomes: Vec<Option<Outcome>>,
     open: usize,
     done: Option<oneshot::Sender<Vec<Outcome>>>,
+    /// The request's memory, also when nobody waits for it any more.
+    room: Option<Room>,
 }
 
 /// Collects the outcomes of one request.
@@ -42,15 +45,23 @@ pub struct Reply {
 }
 
 impl Call {
-    /// A request of this many parts, a reply for each, and where the outcomes
-    /// come to, in order.
+    /// A request of this many parts in this memory, a reply for each part, and where
+    /// the outcomes come to, in order.
     #[must_use]
-    pub fn new(parts: usize) -> (Arc<Self>, Vec<Reply>, oneshot::Receiver<Vec<Outcome>>) {
+    pub fn new(
+        parts: usize,
+        room: impl Into<Option<Room>>,
+    ) -> (Arc<Self>, Vec<Reply>, oneshot::Receiver<Vec<Outcome>>) {
         let (done, outcomes) = oneshot::channel();
-        let state = Parts { outcomes: vec![None; parts], open: parts, done: Some(done) };
+        let state = Parts { outcomes: vec![None; parts], open: parts, done: Some(done), room: room.into() };
         let call = Arc::new(Self { parts: Mutex::new(state) });
         let replies = (0..parts).map(|part| Reply { call: Arc::clone(&call), part, ended: false }).collect();
         (call, replies, outcomes)
+    }
+
+    /// The memory, which is the answer's from now on.
+    pub fn take_room(&self) -> Option<Room> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner).room.take()
     }
 
     /// Time is up: parts that are still open end so.
@@ -108,7 +119,7 @@ mod tests {
 
     #[test]
     fn the_last_part_answers_in_order() {
-        let (_call, mut replies, mut outcomes) = Call::new(2);
+        let (_call, mut replies, mut outcomes) = Call::new(2, None);
         let first = replies.remove(0);
         replies.remove(0).end(placed(2));
         assert!(outcomes.try_recv().is_err());
@@ -118,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_dropped_reply_is_an_unknown_outcome() {
-        let (_call, replies, mut outcomes) = Call::new(1);
+        let (_call, replies, mut outcomes) = Call::new(1, None);
         drop(replies);
         let outcome = outcomes.try_recv().unwrap().remove(0).unwrap_err();
         assert_eq!(outcome.reason, quire_proto::v1::ErrorReason::OutcomeUnknown);
@@ -126,7 +137,7 @@ mod tests {
 
     #[test]
     fn what_ends_after_time_was_up_changes_nothing() {
-        let (call, mut replies, mut outcomes) = Call::new(2);
+        let (call, mut replies, mut outcomes) = Call::new(2, None);
         replies.remove(0).end(placed(1));
         call.give_up(|part| failure::internal(format!("part {part}")));
         replies.remove(0).end(placed(2));

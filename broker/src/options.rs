@@ -20,19 +20,19 @@ pub struct Options {
     pub memory_bytes: usize,
     /// Of `memory_bytes`, what the tails of the partitions may hold.
     pub tail_cache_bytes: usize,
-    /// Memory for produce requests while they arrive, and as much for what they
-    /// become; other requests have half as much. One connection may hold a quarter
-    /// of each, or one request. Past it they are not read on.
+    /// Memory for produce requests while they arrive, and as much again for what
+    /// they become; other requests have half as much of both. One connection may
+    /// hold half of each, or one request. Past it they are not read on.
     pub request_bytes: usize,
     /// Memory for answers until the client has taken them, half of it for those
     /// with records, and for what is asked for. One connection may hold an eighth
     /// of each, a quarter of what is asked for, or one answer. Past it clients wait.
     pub answer_bytes: usize,
     /// A client that takes next to nothing of its answers for this long, while
-    /// others or itself wait for that memory, is disconnected; once somebody has
-    /// waited for others this long, for a sixth of it, until nobody has been
-    /// disconnected for four times it. A request must arrive within it. A client
-    /// waits as long for memory that its own connection holds, twice as long for
+    /// others wait for the memory of answers, or itself does, is disconnected; once
+    /// somebody has waited for others this long, for a sixth of it, until nobody has
+    /// been disconnected for four times it. A request has as long to arrive. A client
+    /// waits as long for memory that its own connection holds, and twice as long for
     /// that of others.
     pub client_patience: Duration,
     /// Greatest number of connections; more are closed at once.

@@ -1,7 +1,7 @@
 //! The gRPC door.
 //!
 //! - [`server`]: the services on a listener.
-//! - [`connection`]: what is accepted there; [`budget`]: the memory that clients
+//! - [`connection`]: what is accepted there; [`requests`]: their messages; [`budget`]: the memory that clients
 //!   share; [`receiving`] and [`answers`]: how requests and answers hold it;
 //!   [`weight`]: what a request becomes.
 //! - [`topics`]: the topics.
@@ -22,6 +22,7 @@ pub mod produce;
 pub mod produce_stream;
 pub mod receiving;
 pub mod records;
+pub mod requests;
 pub mod server;
 pub mod subscribe;
 pub mod topics;

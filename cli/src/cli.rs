@@ -121,7 +121,7 @@ pub(crate) struct Tuning {
     /// Of that, for the newest records of the partitions; half of it if not given
     #[arg(long, value_name = "BYTES")]
     pub(crate) tail_cache_bytes: Option<ByteSize>,
-    /// Memory of the broker for produce requests while they arrive, and as much for what they become once decoded; other requests have half as much; one connection may hold a quarter of each, or one request
+    /// Memory of the broker for produce requests while they arrive, and as much again for what they become once decoded; all other requests have half as much of both; one connection may hold half of each, or one request
     #[arg(long, value_name = "BYTES", default_value = "128MiB")]
     pub(crate) request_bytes: ByteSize,
     /// Memory of the broker for answers until clients have them, half of it for those with records, and for what is asked for; one connection may hold an eighth of each, a quarter of what is asked for, or one answer; past it clients wait

@@ -17,6 +17,9 @@ use crate::memory::SMALL;
 use crate::service::answers::{Taken, UnderWay};
 use crate::service::connection::Peer;
 
+/// What a small answer takes beside its bytes.
+const ANSWER_BYTES: usize = 512;
+
 /// What memory is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
@@ -163,13 +166,19 @@ impl Budget {
         }
     }
 
-    /// That there is not enough.
-    pub fn overloaded(&self) -> Failure {
+    /// Why this client does not get any at once.
+    pub fn refused(&self, peer: Option<&Peer>) -> Failure {
+        match peer.map(|peer| self.part_of(peer)) {
+            Some(part) if part.is_waited_for() => self.part_is_used(),
+            _ => self.overloaded(),
+        }
+    }
+
+    fn overloaded(&self) -> Failure {
         metrics::counter!("quire_broker_overloaded_total").increment(1);
         let Self { kind, limit, .. } = self;
         let message = format!(
-            "the broker's memory for {kind} ({limit} bytes) is in use: try again once others are done, or raise \
-             {}, of which it is a part",
+            "the broker's memory for {kind} ({limit} bytes) is in use: try again once others are done, or raise {}",
             kind.option()
         );
         Failure::new(ErrorReason::Overloaded, message)
@@ -239,12 +248,8 @@ impl Kind {
     const fn parts(self) -> usize {
         match self {
             Self::Records | Self::Replies | Self::Acknowledgements => 8,
-            Self::Produces
-            | Self::DecodedProduces
-            | Self::Questions
-            | Self::DecodedQuestions
-            | Self::Fetches
-            | Self::Subscriptions => 4,
+            Self::Fetches | Self::Subscriptions => 4,
+            Self::Produces | Self::DecodedProduces | Self::Questions | Self::DecodedQuestions => 2,
         }
     }
 
@@ -271,8 +276,13 @@ impl Kind {
     const fn remedy(self) -> &'static str {
         match self {
             Self::Subscriptions => "end others, use another connection",
-            _ => {
-                "try again once what it asked for before is there and taken, ask for less at once or on more connections"
+            Self::Acknowledgements => "take the answers, send less at once or on more connections",
+            Self::Produces | Self::DecodedProduces | Self::Questions | Self::DecodedQuestions => {
+                "try again, send less at once or on more connections"
+            }
+            Self::Records | Self::Replies | Self::Fetches => {
+                "try again once what it asked for before is there and taken, ask for less at once or on more \
+                 connections"
             }
         }
     }
@@ -308,8 +318,9 @@ impl Room {
         self.permit.num_permits() >= self.budget.permits(bytes) as usize
     }
 
-    /// Gives back what is above this many bytes.
+    /// Gives back what an answer of this many bytes does not take.
     pub(super) fn shrink(&mut self, bytes: usize) {
+        let bytes = if self.budget.kind.counts_small() { bytes + ANSWER_BYTES } else { bytes };
         drop(self.permit.split(self.permit.num_permits().saturating_sub(bytes)));
         if let Some(own) = &mut self.own {
             drop(own.split(own.num_permits().saturating_sub(bytes)));
@@ -347,6 +358,8 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+    use quire_metadata::topic::TOPIC_NAME_MAX;
+
     use crate::service::NAMES_MAX;
     use crate::service::fetch::ASKED_BYTES;
 
@@ -451,13 +464,12 @@ mod tests {
     }
 
     #[test]
-    fn one_connection_may_ask_for_the_most_partitions_and_subscribe_to_them_three_times() {
+    fn one_connection_may_ask_for_the_most_partitions_twice() {
         let all = crate::options::Options::default().answer_bytes;
-        let most = NAMES_MAX * ASKED_BYTES;
+        let most = NAMES_MAX * (ASKED_BYTES + TOPIC_NAME_MAX);
         for kind in [Kind::Fetches, Kind::Subscriptions] {
-            assert!(Budget::new(kind, all / 8, PATIENCE).part() > most, "{kind}");
+            assert!(Budget::new(kind, all / 8, PATIENCE).part() > 2 * most, "{kind}");
         }
-        assert!(Budget::new(Kind::Subscriptions, all / 8, PATIENCE).part() > 3 * NAMES_MAX * ASKED_BYTES);
     }
 
     #[tokio::test]

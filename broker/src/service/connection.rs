@@ -34,7 +34,7 @@ struct State {
     has_asked: AtomicBool,
     produces: Arc<Semaphore>,
     questions: Arc<Semaphore>,
-    /// What it may hold of the memory for answers.
+    /// What it may hold of each kind of memory.
     parts: Mutex<HashMap<Kind, Arc<Part>>>,
 }
 

@@ -7,13 +7,13 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{BufMut, Bytes, BytesMut};
-use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use futures_util::{FutureExt, StreamExt};
 use http::{HeaderMap, HeaderValue, Request, Response, header};
 use http_body::Frame;
 use prost::Message;
@@ -22,10 +22,8 @@ use quire_proto::v1;
 use quire_proto::v1::log_service_server::LogServiceServer;
 use tokio::sync::mpsc;
 use tonic::body::Body;
-use tonic::codec::{Codec, Streaming};
 use tonic::server::NamedService;
 use tonic::{Code, Status};
-use tonic_prost::ProstCodec;
 use tower::Service;
 
 use crate::log::stored::Batches;
@@ -34,7 +32,7 @@ use crate::service::connection::Peer;
 use crate::service::fetch::{Fetched, Found};
 use crate::service::receiving::Held;
 use crate::service::records::Records;
-use crate::service::{Door, produce_stream, subscribe};
+use crate::service::{Door, produce_stream, requests, subscribe};
 
 const PRODUCE_STREAM: &str = "/quire.v1.LogService/ProduceStream";
 const FETCH: &str = "/quire.v1.LogService/Fetch";
@@ -63,15 +61,13 @@ const PUSHED: usize = 2;
 pub struct LogDoor {
     door: Arc<Door>,
     rest: LogServiceServer<Records>,
-    /// Greatest request, bytes.
-    limit: usize,
 }
 
 impl LogDoor {
     /// Serves what `rest` serves.
     #[must_use]
-    pub const fn new(door: Arc<Door>, rest: LogServiceServer<Records>, limit: usize) -> Self {
-        Self { door, rest, limit }
+    pub const fn new(door: Arc<Door>, rest: LogServiceServer<Records>) -> Self {
+        Self { door, rest }
     }
 }
 
@@ -90,21 +86,24 @@ impl Service<Request<Body>> for LogDoor {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         let plain = request.headers().get("grpc-encoding").is_none_or(|encoding| encoding == "identity");
-        let (door, limit) = (Arc::clone(&self.door), self.limit);
+        let door = Arc::clone(&self.door);
         let Some(peer) = request.extensions().get::<Peer>().cloned().filter(|_| plain) else {
             return self.rest.call(request);
         };
         match request.uri().path() {
-            FETCH => fetch(door, peer, request, limit).map(Ok).boxed(),
+            FETCH => fetch(door, peer, request).map(Ok).boxed(),
             PRODUCE_STREAM => {
-                let serve =
-                    |door, requests, arrived, tx| produce_stream::run(door, peer, requests, arrived, tx);
-                let response = start(&door, request, limit, ACKNOWLEDGED, serve);
+                let serve = |door, body, arrived, tx| {
+                    produce_stream::run(door, peer, requests::messages(body), arrived, tx)
+                };
+                let response = start(&door, request, ACKNOWLEDGED, serve);
                 async move { Ok(response) }.boxed()
             }
             SUBSCRIBE => {
-                let serve = |door, requests, arrived, tx| subscribe::run(door, peer, requests, arrived, tx);
-                let response = start(&door, request, limit, PUSHED, serve);
+                let serve = |door, body, arrived, tx| {
+                    subscribe::run(door, peer, requests::messages(body), arrived, tx)
+                };
+                let response = start(&door, request, PUSHED, serve);
                 async move { Ok(response) }.boxed()
             }
             _ => self.rest.call(request),
@@ -112,13 +111,13 @@ impl Service<Request<Body>> for LogDoor {
     }
 }
 
-async fn fetch(door: Arc<Door>, peer: Peer, mut request: Request<Body>, limit: usize) -> Response<Body> {
+async fn fetch(door: Arc<Door>, peer: Peer, mut request: Request<Body>) -> Response<Body> {
     let arrived = request.extensions_mut().remove::<Held>().unwrap_or_default();
-    let request = requests::<v1::FetchRequest>(request.into_body(), limit).message().await;
+    let request = pin!(requests::messages(request.into_body())).next().await;
     let found = match request {
-        Ok(Some(request)) => door.fetch(request, &peer, arrived).await.map_err(Status::from),
-        Ok(None) => Err(Status::internal("there is no request in the body")),
-        Err(status) => Err(status),
+        Some(Ok(request)) => door.fetch(request, &peer, arrived).await.map_err(Status::from),
+        Some(Err(status)) => Err(status),
+        None => Err(Status::internal("there is no request in the body")),
     };
     match found {
         Ok(found) => response(Answer::of(held(found, &peer))),
@@ -128,15 +127,13 @@ async fn fetch(door: Arc<Door>, peer: Peer, mut request: Request<Body>, limit: u
 
 /// Begins a call that goes on for as long as `serve`, of whose messages so many
 /// wait for their client.
-fn start<T, F>(
+fn start<F>(
     door: &Arc<Door>,
     mut request: Request<Body>,
-    limit: usize,
     waiting: usize,
-    serve: impl FnOnce(Arc<Door>, Streaming<T>, Held, mpsc::Sender<Pushed>) -> F,
+    serve: impl FnOnce(Arc<Door>, Body, Held, mpsc::Sender<Pushed>) -> F,
 ) -> Response<Body>
 where
-    T: Message + Default + Send + 'static,
     F: Future<Output = ()> + Send + 'static,
 {
     if let Err(failure) = door.check_open() {
@@ -144,13 +141,8 @@ where
     }
     let (tx, rx) = mpsc::channel(waiting);
     let arrived = request.extensions_mut().remove::<Held>().unwrap_or_default();
-    door.context.spawn(serve(Arc::clone(door), requests(request.into_body(), limit), arrived, tx));
+    door.context.spawn(serve(Arc::clone(door), request.into_body(), arrived, tx));
     response(Answer { pieces: VecDeque::new(), pushed: Some(rx), trailers: Some(trailers(None)) })
-}
-
-fn requests<T: Message + Default + Send + 'static>(body: Body, limit: usize) -> Streaming<T> {
-    let decoder = ProstCodec::<(), T>::default().decoder();
-    Streaming::new_request(decoder, body, None, Some(limit))
 }
 
 fn response(answer: Answer) -> Response<Body> {
@@ -225,12 +217,16 @@ impl http_body::Body for Answer {
 }
 
 /// The answer to a produce request, which holds its memory until this client has it.
-pub fn acknowledged(answer: &v1::ProduceResponse, room: Room, peer: &Peer) -> VecDeque<Bytes> {
+pub fn acknowledged(answer: &v1::ProduceResponse, room: Option<Room>, peer: &Peer) -> VecDeque<Bytes> {
     let bytes = answer.encoded_len();
     let mut message = BytesMut::with_capacity(MESSAGE_HEADER + bytes);
     put_header(bytes, &mut message);
     answer.encode_raw(&mut message);
-    room.hold([message.freeze()].into(), peer.clone(), false)
+    let pieces = [message.freeze()].into();
+    match room {
+        Some(room) => room.hold(pieces, peer.clone(), false),
+        None => pieces,
+    }
 }
 
 /// The message, which holds its memory until this client has it.

@@ -25,11 +25,18 @@ pub const BYTES_MAX: usize = 32 << 20;
 /// What a result takes beside its batches.
 const RESULT_BYTES: usize = 128;
 
-/// What a partition that is asked for takes until it is answered.
-pub const ASKED_BYTES: usize = 256;
+/// What a partition that is asked for takes until it is answered, beside the name
+/// of its topic.
+pub const ASKED_BYTES: usize = 128;
 
 /// Bytes of one partition where the request does not say.
 pub const PARTITION_BYTES: usize = 1 << 20;
+
+/// What partitions take until they are answered.
+#[must_use]
+pub fn asked_bytes(partitions: &[v1::FetchPartition]) -> usize {
+    partitions.iter().map(|asked| ASKED_BYTES + asked.topic.len()).sum()
+}
 
 /// A partition that is read, and from where.
 #[derive(Debug)]
@@ -202,7 +209,7 @@ impl Door {
             return Err(failure::invalid(format!("max_wait_ms is above {most}")));
         }
         check_count(request.partitions.len())?;
-        let _asked = self.fetches.room(request.partitions.len() * ASKED_BYTES, Some(peer), None).await?;
+        let _asked = self.fetches.room(asked_bytes(&request.partitions), Some(peer), None).await?;
         let positions = self.positions(request.partitions)?;
         drop(arrived);
         let max_bytes = match request.max_bytes {

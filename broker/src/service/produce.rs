@@ -50,8 +50,6 @@ pub struct Submitted {
     outcomes: oneshot::Receiver<Vec<Outcome>>,
     began: Instant,
     deadline: Instant,
-    /// Its own, and its answer's.
-    room: Room,
 }
 
 /// What its answer says of a partition's part.
@@ -91,11 +89,14 @@ impl Door {
         metrics::counter!("quire_broker_produce_bytes_total").increment(bytes as u64);
 
         let messages: usize = partitions.iter().map(|part| part.messages.len()).sum();
-        let results: usize = partitions.iter().map(|part| RESULT_BYTES + part.topic.len()).sum();
-        let room = self.acknowledgements.room(REQUEST_BYTES + results, peer, Some(deadline)).await?;
-        let (call, replies, outcomes) = Call::new(partitions.len());
+        // A part that fails says so with the name once more.
+        let results: usize = partitions.iter().map(|part| RESULT_BYTES + 2 * part.topic.len()).sum();
+        // Those before it, which end at their deadlines, free theirs.
+        let until = deadline + 2 * GRACE;
+        let room = self.acknowledgements.room(REQUEST_BYTES + results, peer, Some(until)).await?;
+        let (call, replies, outcomes) = Call::new(partitions.len(), room);
         let parts = partitions.iter().map(Part::of).collect();
-        let mut submitted = Submitted { correlation_id, parts, call, outcomes, began, deadline, room };
+        let mut submitted = Submitted { correlation_id, parts, call, outcomes, began, deadline };
         let charge = match self.admit(bytes + messages * MESSAGE_BYTES, deadline).await {
             Ok(charge) => charge,
             Err(failure) => {
@@ -219,10 +220,10 @@ impl Door {
 impl Submitted {
     /// Waits for the outcomes. Parts that are not settled in time are unknown:
     /// they may yet be written. The answer comes with its memory.
-    pub async fn finish(self) -> (v1::ProduceResponse, Room) {
-        let Self { correlation_id, parts, call, mut outcomes, began, deadline, room } = self;
+    pub async fn finish(self) -> (v1::ProduceResponse, Option<Room>) {
+        let Self { correlation_id, parts, call, mut outcomes, began, deadline } = self;
         if parts.is_empty() {
-            return (v1::ProduceResponse { correlation_id, results: Vec::new() }, room);
+            return (v1::ProduceResponse { correlation_id, results: Vec::new() }, call.take_room());
         }
         let in_time = tokio::time::timeout_at(deadline + GRACE, &mut outcomes).await;
         let settled = match in_time {
@@ -235,7 +236,7 @@ impl Submitted {
         metrics::histogram!("quire_broker_produce_seconds").record(began.elapsed().as_secs_f64());
         let settled = settled.unwrap_or_default().into_iter().map(Some).chain(std::iter::repeat(None));
         let results = parts.into_iter().zip(settled).map(|(part, outcome)| part.result(outcome)).collect();
-        (v1::ProduceResponse { correlation_id, results }, room)
+        (v1::ProduceResponse { correlation_id, results }, call.take_room())
     }
 }
 

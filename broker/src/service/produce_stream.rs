@@ -1,9 +1,9 @@
 //! Streamed produce: requests are handed to the shards in the order they come,
 //! answered as they are settled.
 
-use std::pin::pin;
 use std::sync::Arc;
 
+use futures_util::future::OptionFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{Stream, StreamExt};
 use quire_proto::v1;
@@ -30,19 +30,22 @@ pub async fn run(
     responses: mpsc::Sender<Pushed>,
 ) {
     // One after another: what waits keeps its place.
-    let mut submitted = pin!(requests.then(|request| submit(&door, request, &peer, &arrived)));
+    let submitted = requests.then(|request| submit(&door, request, &peer, &arrived));
+    // None once there are no more: what was not read is free.
+    let mut submitted = Some(Box::pin(submitted));
     let mut in_flight = FuturesUnordered::new();
     let mut settled = None;
     let mut broken = None;
-    let mut open = true;
-    while open || !in_flight.is_empty() || settled.is_some() {
+    while submitted.is_some() || !in_flight.is_empty() || settled.is_some() {
         tokio::select! {
-            next = submitted.next(), if open && in_flight.len() < IN_FLIGHT => match next {
-                Some(Ok(submitted)) => in_flight.push(submitted.finish()),
-                // What was submitted is answered before the sender is told.
-                Some(Err(status)) => (open, broken) = (false, Some(status)),
-                None => open = false,
-            },
+            Some(next) = OptionFuture::from(submitted.as_mut().map(StreamExt::next)), if in_flight.len() < IN_FLIGHT => {
+                match next {
+                    Some(Ok(submitted)) => in_flight.push(submitted.finish()),
+                    // What was submitted is answered before the sender is told.
+                    Some(Err(status)) => (submitted, broken) = (None, Some(status)),
+                    None => submitted = None,
+                }
+            }
             Some((response, room)) = in_flight.next(), if settled.is_none() => {
                 settled = Some(door::acknowledged(&response, room, &peer));
             }
@@ -69,9 +72,9 @@ async fn submit(
     peer: &Peer,
     arrived: &Held,
 ) -> Result<Submitted, Status> {
-    let submitted = door.submit(request?, Some(peer)).await;
+    let submitted = async { Ok(door.submit(request?, Some(peer)).await?) }.await;
     arrived.release();
-    Ok(submitted?)
+    submitted
 }
 
 #[cfg(test)]

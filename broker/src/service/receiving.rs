@@ -27,10 +27,6 @@ use crate::service::weight::{self, Field, Weight};
 const PRODUCE: &str = "/quire.v1.LogService/Produce";
 const PRODUCE_STREAM: &str = "/quire.v1.LogService/ProduceStream";
 const SUBSCRIBE: &str = "/quire.v1.LogService/Subscribe";
-const FETCH: &str = "/quire.v1.LogService/Fetch";
-const LIST_OFFSETS: &str = "/quire.v1.LogService/ListOffsets";
-const METADATA: &str = "/quire.v1.LogService/Metadata";
-const CREATE_TOPIC: &str = "/quire.v1.TopicService/CreateTopic";
 const REFLECTION: &str = "/grpc.reflection.";
 
 /// Requests that are no produce have memory of their own, so that they need not
@@ -68,8 +64,7 @@ pub struct ReceivingLayer {
 impl ReceivingLayer {
     /// With this many bytes for produce requests, of which one has at most
     /// `produce_max`, and half as many for all others; as much again for what they
-    /// become. A message may wait for memory for as long as `patience`, and take as
-    /// long to arrive.
+    /// become. A message that does not wait for memory has `patience` to arrive.
     #[must_use]
     pub fn new(produce_bytes: usize, produce_max: usize, patience: Duration) -> Self {
         let question_bytes = produce_bytes / QUESTION_SHARE;
@@ -119,15 +114,7 @@ impl<S: Service<Request<Body>>> Service<Request<Body>> for ReceivingService<S> {
             PRODUCE | PRODUCE_STREAM => &self.memory.produces,
             _ => &self.memory.questions,
         };
-        let fields = match path {
-            PRODUCE | PRODUCE_STREAM => weight::PRODUCE,
-            FETCH => weight::FETCH,
-            SUBSCRIBE => weight::SUBSCRIBE,
-            LIST_OFFSETS => weight::LIST_OFFSETS,
-            METADATA => weight::METADATA,
-            CREATE_TOPIC => weight::CREATE_TOPIC,
-            _ => weight::NONE,
-        };
+        let fields = weight::fields_of(path);
         let messages = match path {
             PRODUCE_STREAM => Messages::Many,
             SUBSCRIBE => Messages::OneAndSmall,
@@ -241,11 +228,11 @@ impl Receiving {
                     Poll::Ready(Ok(room)) => self.held.add(room),
                     Poll::Ready(Err(failure)) => return Poll::Ready(Some(Err(failure.into()))),
                     Poll::Pending => {
-                        let overloaded = Arc::clone(budget);
+                        let budget = Arc::clone(budget);
                         return if self.may_wait() {
                             Poll::Pending
                         } else {
-                            Poll::Ready(Some(Err(overloaded.overloaded().into())))
+                            Poll::Ready(Some(Err(budget.refused(self.peer.as_ref()).into())))
                         };
                     }
                 }
@@ -336,6 +323,9 @@ impl Receiving {
     }
 
     fn too_many(&self) -> Status {
+        if self.weight.bytes() == usize::MAX {
+            return Status::invalid_argument("the request is malformed: it has groups or unknown wire types");
+        }
         let limit = self.memory.message_max * DECODED_SHARE;
         Status::out_of_range(format!(
             "the request has too many messages, headers, partitions or names: beside their bytes they take more \
@@ -352,15 +342,12 @@ impl Receiving {
 
     /// Ready when the message that has begun is late.
     fn poll_late(&mut self, cx: &mut Context<'_>) -> Poll<Status> {
-        if self.is_between() {
+        if self.is_between() || self.waits_for.is_some() {
             return Poll::Pending;
         }
         let patience = self.patience;
         let deadline = self.deadline.get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
         ready!(deadline.as_mut().poll(cx));
-        if let Some(Wanted { budget, .. }) = &self.waits_for {
-            return Poll::Ready(budget.overloaded().into());
-        }
         let text = format!("the request was not complete after {} s: send less at once", patience.as_secs());
         Poll::Ready(Status::deadline_exceeded(text))
     }
@@ -466,7 +453,7 @@ mod tests {
     fn receiving(memory: &Arriving, messages: Messages) -> (Sender, Receiving) {
         let (tx, rx) = mpsc::unbounded_channel();
         let inner = Body::new(StreamBody::new(UnboundedReceiverStream::new(rx)));
-        (tx, Receiving::new(inner, memory.clone(), None, PATIENCE, messages, weight::PRODUCE))
+        (tx, Receiving::new(inner, memory.clone(), None, PATIENCE, messages, weight::fields_of(PRODUCE)))
     }
 
     fn memory(message_max: usize) -> Arriving {
@@ -480,7 +467,7 @@ mod tests {
 
     fn message(bytes: usize) -> Vec<u8> {
         let length = u32::try_from(bytes).unwrap();
-        [&[0][..], &length.to_be_bytes(), &vec![7; bytes]].concat()
+        [&[0][..], &length.to_be_bytes(), &vec![8; bytes]].concat()
     }
 
     fn send(to: &Sender, bytes: &[u8]) {

@@ -84,7 +84,10 @@ impl LogService for Records {
         let submitted = self.0.submit(request, peer.as_ref()).await?;
         drop(extensions);
         let (answer, room) = submitted.finish().await;
-        Ok(room.response(peer.as_ref(), answer))
+        Ok(match room {
+            Some(room) => room.response(peer.as_ref(), answer),
+            None => Response::new(answer),
+        })
     }
 
     type ProduceStreamStream = Empty<Result<v1::ProduceResponse, Status>>;

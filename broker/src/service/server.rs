@@ -89,7 +89,7 @@ pub async fn serve<H: Health>(
     let records = LogServiceServer::new(Records(Arc::clone(&door)))
         .max_decoding_message_size(REQUEST_BYTES)
         .max_encoding_message_size(usize::MAX);
-    let records = LogDoor::new(Arc::clone(&door), records, REQUEST_BYTES);
+    let records = LogDoor::new(Arc::clone(&door), records);
     let topics =
         TopicServiceServer::new(Topics(Arc::clone(&door))).max_decoding_message_size(SMALL_REQUEST_BYTES);
     let ledgers = LedgerServiceServer::new(Ledgers(door)).max_decoding_message_size(SMALL_REQUEST_BYTES);

@@ -1,17 +1,18 @@
 //! Subscribe: pushes what is committed, as far as the client has given credit.
 
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
 use quire_proto::v1::{self, ErrorReason};
 use tokio::sync::mpsc;
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use crate::failure::{self, Failure};
 use crate::service::budget::Room;
 use crate::service::connection::Peer;
 use crate::service::door::{self, Pushed};
-use crate::service::fetch::{ASKED_BYTES, Fetched, Found, Position, Watching};
+use crate::service::fetch::{Fetched, Found, Position, Watching, asked_bytes};
 use crate::service::receiving::Held;
 use crate::service::{Door, check_count};
 
@@ -38,10 +39,11 @@ struct Subscription {
 pub async fn run(
     door: Arc<Door>,
     peer: Peer,
-    mut requests: Streaming<v1::SubscribeRequest>,
+    requests: impl Stream<Item = Result<v1::SubscribeRequest, Status>>,
     arrived: Held,
     responses: mpsc::Sender<Pushed>,
 ) {
+    let mut requests = pin!(requests);
     let begun = begin(door, &peer, requests.next().await).await;
     arrived.release();
     let ended = match begun {
@@ -65,7 +67,7 @@ async fn begin(
     };
     door.check_open()?;
     check_count(start.partitions.len())?;
-    let asked = door.subscriptions.room(start.partitions.len() * ASKED_BYTES, Some(peer), None).await?;
+    let asked = door.subscriptions.room(asked_bytes(&start.partitions), Some(peer), None).await?;
     let positions = door.positions(start.partitions)?;
     if positions.is_empty() {
         return Err(failure::invalid("a subscription must name partitions").into());
@@ -77,7 +79,7 @@ async fn begin(
 impl Subscription {
     async fn serve(
         mut self,
-        mut requests: Streaming<v1::SubscribeRequest>,
+        mut requests: Pin<&mut impl Stream<Item = Result<v1::SubscribeRequest, Status>>>,
         peer: &Peer,
         responses: &mpsc::Sender<Pushed>,
     ) -> Result<(), Status> {

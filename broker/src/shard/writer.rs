@@ -528,7 +528,7 @@ mod tests {
         }
 
         fn stage(&mut self, batches: impl IntoIterator<Item = Batch>, acks: Acks) -> Receiver<Vec<Outcome>> {
-            let (_call, mut replies, outcomes) = Call::new(1);
+            let (_call, mut replies, outcomes) = Call::new(1, None);
             let piece = Piece {
                 partition: PartitionId::default(),
                 batches: batches.into_iter().collect(),

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use quire_proto::v1::{ProduceRequest, ProduceResponse};
+use quire_proto::v1::{ErrorReason, ProduceRequest, ProduceResponse};
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::Instant;
@@ -89,9 +89,11 @@ impl Drop for Link {
 }
 
 /// What a stream's end says of the requests under way: that it is not known what
-/// became of them, unless it never began.
+/// became of them, unless it never began, or the broker had no memory for the first
+/// of them: it answers what came before that.
 fn broken(address: &str, status: &Status) -> Error {
     match Error::from_status(address, status) {
+        Error::Broker(failure) if failure.reason == ErrorReason::Overloaded => Error::Broker(failure),
         error @ (Error::Connect { .. } | Error::Foreign { .. } | Error::Disconnected { .. }) => error,
         other => Error::Disconnected { address: address.to_owned(), cause: other.to_string() },
     }

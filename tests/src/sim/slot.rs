@@ -249,7 +249,7 @@ impl Slot {
         let bytes = batches::seal(produce.flight.batch, produce.flight.records, produce.flight.stamp);
         let batch = Batch::split(bytes).ok().and_then(|mut batches| batches.pop());
         let Some(batch) = batch else { return Some(produce) };
-        let (_, mut replies, outcome) = Call::new(1);
+        let (_, mut replies, outcome) = Call::new(1, None);
         let Some(reply) = replies.pop() else { return Some(produce) };
         let acks = match produce.acks {
             Acks::All => PieceAcks::All,

@@ -48,7 +48,7 @@ impl Case {
         let mut builder = Builder::with_capacity(100);
         builder.append(9, None, Some(b"v"), NO_HEADERS).unwrap();
         let batch = builder.seal(Compression::None, Producer::NONE).unwrap();
-        let (_call, mut replies, outcomes) = Call::new(1);
+        let (_call, mut replies, outcomes) = Call::new(1, None);
         let piece = Piece {
             partition: PartitionId::default(),
             batches: [batch].into_iter().collect(),

@@ -28,7 +28,7 @@ pub(crate) struct Cli {
 }
 
 const AFTER_HELP: &str = "\
-Every flag can also be set in a TOML file (--config FILE) and by an environment variable;
+Every flag but those that confirm can also be set in a TOML file (--config FILE) and by an environment variable;
 docs/configuration.md lists them. Exit codes are in docs/cli.md.";
 
 /// What every command takes.
@@ -299,7 +299,7 @@ pub(crate) struct Consume {
     #[arg(long, value_name = "N", value_parser = whole(0..=u64::MAX))]
     pub(crate) max: Option<u64>,
     /// How a record is written: %t topic, %p partition, %o offset, %T timestamp in
-    /// milliseconds, %k key, %v value, %h headers, %K, %V length of key and value,
+    /// milliseconds, %k key, %v value, %h headers, %s the same as %v, %K, %V length of key and value,
     /// %% a percent sign; \n \t \r \0 \\ \xHH are interpreted
     #[arg(long, value_name = "FORMAT", default_value = "%v\\n")]
     pub(crate) format: String,

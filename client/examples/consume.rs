@@ -1,7 +1,7 @@
 //! Prints the records of a topic, from the first to where it ends now.
 //!
 //! ```text
-//! cargo run -p quire-client --example consume -- numbers
+//! cargo run --release -p quire-client --example consume -- numbers
 //! ```
 //!
 //! Brokers are named by `QUIRE_BROKER`, `host:port` separated by commas;

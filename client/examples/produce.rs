@@ -2,7 +2,7 @@
 //! is missing, and says where the last one is.
 //!
 //! ```text
-//! seq 1000 | cargo run -p quire-client --example produce -- numbers
+//! seq 1000 | cargo run --release -p quire-client --example produce -- numbers
 //! ```
 //!
 //! Brokers are named by `QUIRE_BROKER`, `host:port` separated by commas;

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::connect;
 use crate::cli::{Common, Topic, TopicCreate, TopicDelete};
-use crate::failure::Failure;
+use crate::failure::{Exit, Failure};
 use crate::output;
 
 /// # Errors
@@ -82,7 +82,9 @@ async fn delete(arguments: &TopicDelete, common: &Common) -> Result<(), Failure>
     if !arguments.yes {
         match output::confirm(&format!("Delete topic {name} and all its records?")) {
             Some(true) => {}
-            Some(false) => return Err(Failure::usage("not deleted")),
+            Some(false) => {
+                return Err(Failure::message(Exit::Usage, format!("topic {name} was not deleted")));
+            }
             None => {
                 return Err(Failure::usage(format!("deleting topic {name} has to be confirmed"))
                     .remedy("add --yes, for there is no terminal to ask on"));

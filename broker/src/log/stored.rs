@@ -20,26 +20,32 @@ pub struct StoredEntry {
 }
 
 /// Batches, collected for an answer.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Batches {
     /// Their bytes, in pieces that need not end where batches end.
     pub pieces: Vec<Bytes>,
     /// Bytes of all pieces.
     pub bytes: usize,
-    /// The first batch must fit too, because others were taken elsewhere.
-    pub strict: bool,
+    /// The first batch is taken up to this many bytes, whatever the limit of all.
+    pub first_max: usize,
     /// Whether they are slices of records that are charged: of a tail.
     pub pins_records: bool,
     /// Whether there may be more, for which there was no room.
     pub is_full: bool,
 }
 
+impl Default for Batches {
+    fn default() -> Self {
+        Self::new(usize::MAX)
+    }
+}
+
 impl Batches {
-    /// Nothing yet. Unless `strict`, the first batch is taken however large it
-    /// is.
+    /// Nothing yet. The first batch is taken if it has at most this many bytes,
+    /// whatever the limit of all.
     #[must_use]
-    pub fn new(strict: bool) -> Self {
-        Self { strict, ..Self::default() }
+    pub fn new(first_max: usize) -> Self {
+        Self { pieces: Vec::new(), bytes: 0, first_max, pins_records: false, is_full: false }
     }
 
     fn push(&mut self, piece: Bytes) {
@@ -108,8 +114,8 @@ impl StoredEntry {
     }
 
     /// Collects the batches that end at or after `from`, while they fit
-    /// `max_bytes` in all; the very first is taken however large it is. Tells
-    /// the offset to go on from.
+    /// `max_bytes` in all; the very first is taken up to `first_max`. Tells the
+    /// offset to go on from.
     pub fn collect(&self, from: Offset, max_bytes: usize, out: &mut Batches) -> Offset {
         if self.header.kind != EntryKind::Data {
             return from.max(self.header.next_offset());
@@ -119,7 +125,8 @@ impl StoredEntry {
             if line.last_offset < from {
                 continue;
             }
-            if (out.strict || out.bytes > 0) && out.bytes + span.len() > max_bytes {
+            let limit = if out.bytes == 0 { out.first_max } else { max_bytes };
+            if out.bytes + span.len() > limit {
                 out.is_full = true;
                 break;
             }

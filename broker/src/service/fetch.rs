@@ -29,6 +29,10 @@ const RESULT_BYTES: usize = 128;
 /// of its topic.
 pub const ASKED_BYTES: usize = 128;
 
+/// A request that has found something reads no further partitions after this long:
+/// what is read from bookies may take long for each.
+const READ_TIME: Duration = Duration::from_millis(500);
+
 /// Bytes of one partition where the request does not say.
 pub const PARTITION_BYTES: usize = 1 << 20;
 
@@ -46,6 +50,20 @@ pub struct Position {
     pub offset: Offset,
     pub max_bytes: usize,
     pub log: Result<Arc<PartitionLog>, Failure>,
+}
+
+/// Bytes that a partition may still take: of all batches, and of the first.
+#[derive(Clone, Copy, Debug)]
+struct Left {
+    share: usize,
+    first_max: usize,
+}
+
+impl Position {
+    /// Whether there is something to read, as far as that is known.
+    fn has_more(&self) -> bool {
+        self.log.as_ref().is_ok_and(|log| log.known_bounds().latest > self.offset)
+    }
 }
 
 /// What was found, and the memory that it takes.
@@ -332,11 +350,21 @@ impl Door {
     ) -> Vec<Fetched> {
         let mut found: Vec<Option<Fetched>> = Vec::with_capacity(positions.len());
         found.resize_with(positions.len(), || None);
+        let began = Instant::now();
         let mut left = max_bytes;
         let mut bytes = 0;
+        // All go on at one pace: what was written together is read together.
+        let mut sharing = positions.iter().filter(|position| position.has_more()).count();
         for step in 0..positions.len() {
             let at = (first + step) % positions.len();
-            let fetched = self.collect_one(&positions[at], left, bytes > 0, turn).await;
+            let is_late = bytes > 0 && began.elapsed() > READ_TIME;
+            let room = match (is_late, bytes > 0) {
+                (true, _) => Left { share: 0, first_max: 0 },
+                (false, true) => Left { share: left / sharing.max(1), first_max: left },
+                (false, false) => Left { share: left / sharing.max(1), first_max: usize::MAX },
+            };
+            let fetched = self.collect_one(&positions[at], room, turn).await;
+            sharing = sharing.saturating_sub(usize::from(positions[at].has_more()));
             left = left.saturating_sub(fetched.bytes());
             bytes += fetched.bytes();
             found[at] = Some(fetched);
@@ -344,15 +372,9 @@ impl Door {
         found.into_iter().flatten().collect()
     }
 
-    async fn collect_one<'a>(
-        &'a self,
-        position: &Position,
-        left: usize,
-        strict: bool,
-        turn: &mut Turn<'a>,
-    ) -> Fetched {
+    async fn collect_one<'a>(&'a self, position: &Position, left: Left, turn: &mut Turn<'a>) -> Fetched {
         let outcome = match &position.log {
-            Ok(log) => self.slice(log, position, left, strict, turn).await,
+            Ok(log) => self.slice(log, position, left, turn).await,
             Err(failure) => Err(failure.clone()),
         };
         let bounds = position.log.as_ref().ok().map(|log| log.known_bounds());
@@ -363,16 +385,16 @@ impl Door {
         &'a self,
         log: &PartitionLog,
         position: &Position,
-        left: usize,
-        strict: bool,
+        left: Left,
         turn: &mut Turn<'a>,
     ) -> Result<Slice, Failure> {
         self.check_fresh()?;
-        let mut batches = Batches::new(strict);
-        let most = left.min(position.max_bytes);
-        if strict && most == 0 {
-            return Ok(Slice { from: position.offset, next: position.offset, ..Slice::default() });
+        if left.first_max == 0 {
+            let is_full = position.has_more();
+            return Ok(Slice { from: position.offset, next: position.offset, is_full, ..Slice::default() });
         }
+        let mut batches = Batches::new(left.first_max);
+        let most = left.share.min(position.max_bytes);
         let next = self.reader.read(log, position.offset, most, &mut batches, turn).await?;
         let Batches { bytes, is_full, .. } = batches;
         Ok(Slice { from: position.offset, next, batches, bytes, is_full, messages: Vec::new() })

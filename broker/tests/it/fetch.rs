@@ -8,6 +8,31 @@ use quire_proto::v1::ErrorReason;
 use crate::server::{PATIENCE, Server, batch, fetch, reason, values};
 
 #[tokio::test(flavor = "multi_thread")]
+async fn all_partitions_that_have_something_go_on_at_one_pace() {
+    let mut server = Server::start().await;
+    server.create("t", 4, &[]).await;
+    for _ in 0..30 {
+        // The last has nothing.
+        for partition in 0..3 {
+            server.put("t", partition, &"x".repeat(1_000)).await;
+        }
+    }
+    let mut request = v1::FetchRequest { max_bytes: 33_000, ..fetch("t", 0, 0) };
+    request.partitions = (0..4).flat_map(|partition| fetch("t", partition, 0).partitions).collect();
+    let answer = server.log.fetch(request).await.unwrap().into_inner();
+    let next: Vec<_> = answer.results.iter().map(|result| result.next_offset).collect();
+    assert!(next[..3].iter().all(|next| (9..=11).contains(next)) && next[3] == 0, "{next:?}");
+    // One that is alone with something takes all that there is room for.
+    let mut request = v1::FetchRequest { max_bytes: 20_000, ..fetch("t", 0, 0) };
+    request.partitions = [(0, 0), (1, 30), (2, 30), (3, 0)]
+        .into_iter()
+        .flat_map(|(partition, offset)| fetch("t", partition, offset).partitions)
+        .collect();
+    let answer = server.log.fetch(request).await.unwrap().into_inner();
+    assert!((17..=19).contains(&answer.results[0].next_offset), "{}", answer.results[0].next_offset);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_long_poll_ends_when_a_record_comes() {
     let mut server = Server::start().await;
     server.create("t", 2, &[]).await;

@@ -23,8 +23,11 @@ pub const HEADS: u64 = 128;
 /// Of the budget, what headers may take: one part in this many.
 const HEADS_SHARE: u64 = 8;
 
-/// Bytes that one read asks for: what is asked for and read-ahead.
+/// Bytes that one read asks for: what is asked for and read-ahead. Of many
+/// partitions that are read together each is read a little ahead only: what is
+/// theirs lies together.
 const READ_BYTES: u32 = 1 << 20;
+const READ_BYTES_MIN: u32 = 4 << 10;
 
 /// Entries that one read asks for.
 const READ_ENTRIES: u32 = 256;
@@ -77,18 +80,25 @@ impl Cold {
         }
     }
 
-    /// One entry of a segment, from the cache or with those that follow it.
+    /// One entry of a segment, from the cache or with those that follow it, about as
+    /// many bytes as are wanted.
     /// Cancel-safe: a read that nobody waits for any more is abandoned.
     ///
     /// # Errors
     /// `DATA_UNAVAILABLE` when every replica answers that it cannot give it,
     /// `NOT_ENOUGH_BOOKIES` when one that might does not answer.
-    pub async fn entry(&self, segment: &Segment, entry: EntryId) -> Result<Arc<StoredEntry>, Failure> {
+    pub async fn entry(
+        &self,
+        segment: &Segment,
+        entry: EntryId,
+        wanted: usize,
+    ) -> Result<Arc<StoredEntry>, Failure> {
         let key = (segment.ledger, entry);
         if let Some(found) = self.entries.get(&key) {
             return Ok(found);
         }
-        let read = || read_run(Arc::clone(&self.bookies), segment.clone(), entry);
+        let bytes = u32::try_from(wanted).unwrap_or(u32::MAX).clamp(READ_BYTES_MIN, READ_BYTES);
+        let read = || read_run(Arc::clone(&self.bookies), segment.clone(), entry, bytes);
         let run = self.runs.join(key, read).await?;
         for (entry, stored) in (entry.0..).zip(run.iter()) {
             self.entries.insert((segment.ledger, EntryId(entry)), Arc::clone(stored));
@@ -140,8 +150,12 @@ async fn read_run(
     bookies: Arc<Bookies>,
     segment: Segment,
     from: EntryId,
+    max_bytes: u32,
 ) -> Result<Vec<Arc<StoredEntry>>, Failure> {
-    let records = read(&bookies, &segment, from, segment.end.0, false).await?;
+    let max_entries = u32::try_from(segment.end.0.saturating_sub(from.0)).unwrap_or(u32::MAX);
+    let max_entries = max_entries.min(READ_ENTRIES);
+    let request = Read { ledger: segment.ledger, from, max_entries, max_bytes, prefix: false };
+    let records = read(&bookies, &segment, request).await?;
     metrics::counter!("quire_broker_cold_reads_total").increment(1);
     records
         .into_iter()
@@ -171,7 +185,9 @@ async fn read_heads(
         if from.0 >= end {
             return Ok(heads);
         }
-        match read(&bookies, &segment, from, end, true).await {
+        let max_entries = u32::try_from(end - from.0).unwrap_or(u32::MAX);
+        let request = Read { ledger: segment.ledger, from, max_entries, max_bytes: READ_BYTES, prefix: true };
+        match read(&bookies, &segment, request).await {
             Ok(records) => heads.extend(records.iter().map(|record| {
                 let broken =
                     |error: EntryError| unavailable(&segment, record.header.entry, &error.to_string());
@@ -187,17 +203,9 @@ fn head_of(record: &Record) -> Result<EntryHeader, EntryError> {
     EntryHeader::decode(&record.payload.to_bytes()).map(|(head, _)| head)
 }
 
-/// Asks one replica after another. Entries at or past `end` are cut off (I5).
-async fn read(
-    bookies: &Bookies,
-    segment: &Segment,
-    from: EntryId,
-    end: u64,
-    prefix: bool,
-) -> Result<Vec<Record>, Failure> {
-    let max_entries = u32::try_from(end.saturating_sub(from.0)).unwrap_or(u32::MAX);
-    let max_entries = if prefix { max_entries } else { max_entries.min(READ_ENTRIES) };
-    let request = Read { ledger: segment.ledger, from, max_entries, max_bytes: READ_BYTES, prefix };
+/// Asks one replica after another. Entries past `max_entries` are cut off (I5).
+async fn read(bookies: &Bookies, segment: &Segment, request: Read) -> Result<Vec<Record>, Failure> {
+    let from = request.from;
     let mut causes = Vec::new();
     let mut all_answered = true;
     for &bookie in segment.replicas.iter() {

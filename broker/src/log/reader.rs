@@ -111,9 +111,9 @@ impl Reader {
         max_bytes: usize,
         out: &mut Batches,
     ) -> Result<(), Failure> {
-        let mut entry = self.locate(log, segment, *at).await?;
+        let mut entry = self.locate(log, segment, *at, max_bytes).await?;
         while entry < segment.end {
-            let stored = self.cold.entry(segment, entry).await?;
+            let stored = self.cold.entry(segment, entry, max_bytes).await?;
             let pieces = out.pieces.len();
             *at = stored.collect(*at, max_bytes, out);
             out.unpin(pieces, stored.size());
@@ -145,12 +145,17 @@ impl Reader {
         log: &PartitionLog,
         segment: &Segment,
         offset: Offset,
+        wanted: usize,
     ) -> Result<EntryId, Failure> {
-        if let Some(hint) = self.cold.hint(segment.ledger, offset).filter(|hint| *hint < segment.end) {
-            let header = &self.cold.entry(segment, hint).await?.header;
-            if header.base_offset <= offset && offset < header.next_offset() {
-                return Ok(hint);
-            }
+        // The first entry of a ledger is a snapshot.
+        let first = (offset == segment.base_offset).then_some(EntryId(1));
+        let hint = self.cold.hint(segment.ledger, offset).or(first).filter(|hint| *hint < segment.end);
+        if let Some(hint) = hint
+            && let Ok(stored) = self.cold.entry(segment, hint, wanted).await
+            && stored.header.base_offset <= offset
+            && offset < stored.header.next_offset()
+        {
+            return Ok(hint);
         }
         Seek::new(&self.cold, segment).offset(offset).await?.ok_or_else(|| {
             let ledger = segment.ledger;

@@ -32,8 +32,8 @@ async fn a_read_that_nobody_waits_for_holds_nothing() {
         }
     });
     let segment = segment(1, 0, 1, &[1]);
-    let mut given_up = Box::pin(cold.entry(&segment, EntryId(0)));
-    let mut waiting = Box::pin(cold.entry(&segment, EntryId(0)));
+    let mut given_up = Box::pin(cold.entry(&segment, EntryId(0), 1 << 20));
+    let mut waiting = Box::pin(cold.entry(&segment, EntryId(0), 1 << 20));
     assert!(matches!(poll!(&mut given_up), Poll::Pending));
     assert!(matches!(poll!(&mut waiting), Poll::Pending));
     drop(given_up);
@@ -42,7 +42,7 @@ async fn a_read_that_nobody_waits_for_holds_nothing() {
     assert_eq!(cold.runs.count(), 0);
     permits.add_permits(1);
     assert_eq!(permits.available_permits(), 1, "it queues no more");
-    assert!(cold.entry(&segment, EntryId(0)).await.is_ok());
+    assert!(cold.entry(&segment, EntryId(0), 1 << 20).await.is_ok());
     assert_eq!(cold.runs.count(), 0);
 }
 
@@ -62,7 +62,7 @@ async fn check(first: Result<Response, LinkError>, second: Result<Response, Link
         async move { answer }.boxed()
     });
     let segment = segment(1, 0, 1, &[1, 2]);
-    assert_eq!(cold.entry(&segment, EntryId(0)).await.unwrap_err().reason, reason);
+    assert_eq!(cold.entry(&segment, EntryId(0), 1 << 20).await.unwrap_err().reason, reason);
     let heads = cold.heads(&segment, 0).await;
     let head = heads.and_then(|heads| heads[0].clone());
     assert_eq!(head.unwrap_err().reason, reason);

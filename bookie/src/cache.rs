@@ -7,6 +7,7 @@ use std::io;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 
 use crate::catalog::LogFile;
@@ -38,7 +39,11 @@ impl BlockCache {
     #[must_use]
     pub fn new(bytes_max: u64) -> Self {
         let weight = |_: &Key, block: &Bytes| u32::try_from(block.len()).unwrap_or(u32::MAX);
-        let cache = || Cache::builder().max_capacity(bytes_max).weigher(weight).build();
+        // Reading moves on: a block that was read often is behind, no reason to keep out
+        // the next.
+        let policy = EvictionPolicy::lru();
+        let cache =
+            || Cache::builder().max_capacity(bytes_max).weigher(weight).eviction_policy(policy).build();
         Self { blocks: (bytes_max > 0).then(cache) }
     }
 

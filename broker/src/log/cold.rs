@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 use quire_ledger::message::{Read, Request, Response};
 use quire_ledger::record::Record;
@@ -65,6 +66,8 @@ impl Cold {
             entries: Cache::builder()
                 .max_capacity(cache_bytes - cache_bytes / HEADS_SHARE)
                 .weigher(|_, entry: &Arc<StoredEntry>| weight(entry.size()))
+                // Reading moves on: what was read often is behind.
+                .eviction_policy(EvictionPolicy::lru())
                 .build(),
             heads: Cache::builder()
                 .max_capacity(cache_bytes / HEADS_SHARE)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use quire_proto::id::{Offset, TopicId};
 
 use crate::entry::Line;
+use crate::service::connection::Peer;
 use crate::topic::{Topic, TopicConfig};
 
 /// A topic of one partition, with one replica.
@@ -32,4 +33,9 @@ pub const fn line(last_offset: u64) -> Line {
         attributes: 0,
         control_type: -1,
     }
+}
+
+/// The other side of a connection that there is not.
+pub fn peer() -> Peer {
+    Peer::new(([127, 0, 0, 1], 1).into())
 }

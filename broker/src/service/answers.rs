@@ -249,13 +249,10 @@ mod tests {
     use super::*;
     use crate::memory::SMALL;
     use crate::service::budget::Kind;
+    use crate::testing::peer;
 
     const LIMIT: usize = 8 << 20;
     const PATIENCE: Duration = Duration::from_secs(30);
-
-    fn peer() -> Peer {
-        Peer::new(([127, 0, 0, 1], 1).into())
-    }
 
     #[tokio::test(start_paused = true)]
     async fn the_memory_of_an_answer_is_held_by_its_last_piece() {

@@ -356,19 +356,15 @@ impl Drop for Waiting<'_> {
 mod tests {
     use bytes::Bytes;
     use futures_util::FutureExt;
-
-    use super::*;
     use quire_metadata::topic::TOPIC_NAME_MAX;
 
+    use super::*;
     use crate::service::NAMES_MAX;
     use crate::service::fetch::ASKED_BYTES;
+    use crate::testing::peer;
 
     const LIMIT: usize = 8 << 20;
     const PATIENCE: Duration = Duration::from_secs(30);
-
-    fn peer() -> Peer {
-        Peer::new(([127, 0, 0, 1], 1).into())
-    }
 
     #[tokio::test(start_paused = true)]
     async fn who_finds_no_memory_is_told_why() {

@@ -357,13 +357,13 @@ impl Door {
         let mut sharing = positions.iter().filter(|position| position.has_more()).count();
         for step in 0..positions.len() {
             let at = (first + step) % positions.len();
-            let is_late = bytes > 0 && began.elapsed() > READ_TIME;
-            let room = match (is_late, bytes > 0) {
-                (true, _) => Left { share: 0, first_max: 0 },
-                (false, true) => Left { share: left / sharing.max(1), first_max: left },
-                (false, false) => Left { share: left / sharing.max(1), first_max: usize::MAX },
+            let first_max = match bytes {
+                0 => usize::MAX,
+                _ if began.elapsed() > READ_TIME => 0,
+                _ => left,
             };
-            let fetched = self.collect_one(&positions[at], room, turn).await;
+            let allowed = Left { share: left / sharing.max(1), first_max };
+            let fetched = self.collect_one(&positions[at], allowed, turn).await;
             sharing = sharing.saturating_sub(usize::from(positions[at].has_more()));
             left = left.saturating_sub(fetched.bytes());
             bytes += fetched.bytes();

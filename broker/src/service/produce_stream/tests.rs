@@ -20,6 +20,7 @@ use crate::log::cold::Cold;
 use crate::service::budget::{Budget, Kind};
 use crate::shard::Inbox;
 use crate::shard::piece::Piece;
+use crate::testing::peer;
 
 /// Longer than anything should take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -60,10 +61,6 @@ fn request(correlation_id: u64) -> Result<v1::ProduceRequest, Status> {
     let message = v1::Message { value: Some(vec![1; 100].into()), ..v1::Message::default() };
     let part = v1::ProducePartition { topic: "t".to_owned(), messages: vec![message], ..Default::default() };
     Ok(v1::ProduceRequest { correlation_id, partitions: vec![part], ..Default::default() })
-}
-
-fn peer() -> Peer {
-    Peer::new(([127, 0, 0, 1], 1).into())
 }
 
 /// The next, all of it.
